@@ -1,0 +1,108 @@
+// Package broker owns the interface to the log: topics, reading from a known
+// position and publishing. Package kafka is the only one that speaks the
+// protocol; package embedded runs a broker in this process and hands out its
+// address. Nothing here decides who reads what: that is the engine's, by lease.
+package broker
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+
+	"github.com/swarmlog/swarmlog/event"
+)
+
+// ErrNoTopic is wrapped by errors about topics that don't exist.
+var ErrNoTopic = errors.New("no such topic")
+
+// TopicID tells a topic from another one of the same name, created later.
+type TopicID [16]byte
+
+func (id TopicID) String() string { return hex.EncodeToString(id[:]) }
+
+// Topic is what the broker says about a topic.
+type Topic struct {
+	Name       string
+	ID         TopicID
+	Partitions int32
+	MaxBytes   int // largest record batch that it takes, in bytes
+}
+
+// TopicSpec is a topic to create. The replication factor and
+// min.insync.replicas follow from the number of brokers unless they are set.
+type TopicSpec struct {
+	Name       string
+	Partitions int32
+	Replicas   int16             // 0: the broker's default
+	Config     map[string]string // topic configuration, such as retention.ms
+}
+
+// Record is a record at its place.
+type Record struct {
+	event.Message
+	event.Position
+	TopicID TopicID
+}
+
+// Range is what a partition holds: offsets from Start up to, without, End.
+type Range struct{ Start, End int64 }
+
+// Broker is one cluster.
+type Broker interface {
+	// Topics describes the named topics, in their order. A missing one is an error that wraps ErrNoTopic.
+	Topics(ctx context.Context, names ...string) ([]Topic, error)
+	// Create makes topics that don't exist; those that do are left as they are.
+	Create(ctx context.Context, specs ...TopicSpec) error
+	// Offsets is the range of each partition of a topic, by partition.
+	Offsets(ctx context.Context, topic string) ([]Range, error)
+	// Report writes a group's progress where Kafka tools look for it: next offset by topic and partition.
+	// It is never read back as truth.
+	Report(ctx context.Context, group string, next map[string]map[int32]int64) error
+	// Reader opens a reader of its own, for one agent.
+	Reader(name string) (Reader, error)
+	// Publisher is an idempotent producer with acks=all; all callers share it.
+	Publisher() Publisher
+	// Close ends everything that was opened.
+	Close()
+}
+
+// Fetch is what one poll brought of one partition.
+type Fetch struct {
+	Topic     string
+	TopicID   TopicID
+	Partition int32
+	Records   []Record
+	End       int64 // high watermark
+	// Err is non-nil where the partition can't be read: the caller decides. ErrOutOfRange, ErrTopicGone or another.
+	Err error
+}
+
+var (
+	// ErrOutOfRange says that the offset asked for isn't in the log (any more).
+	ErrOutOfRange = errors.New("offset out of range")
+	// ErrTopicGone says that the topic was deleted, or created anew under its name.
+	ErrTopicGone = errors.New("topic is gone or was created anew")
+)
+
+// Reader reads partitions from given offsets; it knows no group.
+// All methods are safe for concurrent use, except that Poll has one caller.
+type Reader interface {
+	// Add starts reading a partition at an offset; Remove ends it, and no record of it is polled afterwards.
+	Add(topic Topic, partition int32, offset int64)
+	Remove(topic string, partition int32)
+	// Pause holds a partition back without forgetting its place; Resume lets it go on.
+	Pause(topic string, partition int32)
+	Resume(topic string, partition int32)
+	// Poll waits for records, at most until ctx ends, and returns them by partition in offset order.
+	Poll(ctx context.Context) ([]Fetch, error)
+	Close()
+}
+
+// Publisher publishes records in the order in which they are given, per
+// partition. Topic, Partition and the message are read of each record.
+type Publisher interface {
+	// Publish hands a record over and returns; done is called once, from another
+	// goroutine, when all in-sync replicas have it or it can't be had. When one
+	// record of a partition fails, those behind it that were handed over fail too.
+	Publish(record Record, done func(offset int64, err error))
+}

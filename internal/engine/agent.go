@@ -1,0 +1,69 @@
+package engine
+
+import (
+	"context"
+	"time"
+
+	"github.com/swarmlog/swarmlog/event"
+	"github.com/swarmlog/swarmlog/inference"
+	"github.com/swarmlog/swarmlog/ledger"
+)
+
+// Handler is what an agent does with one event. It runs outside any
+// transaction and may run again: what it wants done it hands to the step.
+type Handler func(ctx context.Context, e event.Event, s *Step) error
+
+// OnDead says what happens to later events of an aggregate whose event died.
+type OnDead string
+
+const (
+	Park OnDead = "park" // they wait behind it (the default)
+	Skip OnDead = "skip" // they go on
+)
+
+// Agent is one group: what it reads, what it does and within what limits.
+type Agent struct {
+	Name   string
+	Reads  []string // topics
+	Emits  []string // topics it may emit to; Step.Emit goes to the first
+	Types  []string // event types it handles; empty: all. Others are ignored, and counted so.
+	Handle Handler
+	Setup  func(ctx context.Context, tx ledger.Tx) error // its own tables; runs at each start
+	Weigh  func(e event.Event) int64                     // bytes that a step will hold; nil: the record's size
+	Limits Limits
+	OnDead OnDead
+}
+
+// Limits bound what an agent does at once. The zero value of a field means its default.
+type Limits struct {
+	Steps    int           // handlers that run at once; default 64
+	Bytes    int64         // weight held by queued and running steps; default 64 MiB. One heavier step runs alone.
+	Timeout  time.Duration // for one run of the handler; default 5 minutes
+	Attempts int           // runs of a step that fails for transient reasons before it's dead; default 8
+	Backoff  time.Duration // first wait, doubled each time with full jitter; default 100 ms
+	MaxWait  time.Duration // longest wait; default 30 s
+	Hops     int           // how many events may lie between an event and its origin; default 64
+}
+
+// Source is an agent that reads no topic: it finds things outside and offers
+// them as events of its own, each committed as a step with its emissions.
+type Source struct {
+	Name  string
+	Emits []string
+	Setup func(ctx context.Context, tx ledger.Tx) error
+	// Run finds and offers until ctx ends. Returning earlier than that is an error of the source.
+	Run func(ctx context.Context, f *Feed) error
+}
+
+// Call is the event's step that asks for a model's answer.
+type Call struct {
+	Fence   ledger.Fence
+	Source  string
+	EventID string
+	Agent   string
+}
+
+// Inferrer answers model calls of steps: package inference's Service.
+type Inferrer interface {
+	Infer(ctx context.Context, c Call, name string, req inference.Request) (inference.Answer, error)
+}
