@@ -56,6 +56,7 @@ type Lease struct {
 	Finished Ranges    // what is finished above Next
 	Seq      int64     // the last outbox number given out
 	Expires  time.Time // by the database's clock
+	Held     bool      // has an owner whose time isn't over, by the same clock
 	Counters Counters
 	LastTime time.Time // append time and CRC of the last finished record
 	LastCRC  uint32
@@ -147,6 +148,9 @@ type Outgoing struct {
 	Partition int32  // -1: by key
 	Message   event.Message
 }
+
+// GapReason begins the reason of a backlog row that waits for an earlier event of its sequence.
+const GapReason = "sequence gap"
 
 // Wait is a record in the backlog, or to be put there.
 type Wait struct {

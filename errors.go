@@ -1,0 +1,32 @@
+package swarmlog
+
+import (
+	"errors"
+
+	"github.com/swarmlog/swarmlog/internal/fault"
+	"github.com/swarmlog/swarmlog/ledger"
+)
+
+// Errors to be told apart with errors.Is.
+var (
+	// ErrInUse says that another process runs on the same data folder.
+	ErrInUse = ledger.ErrInUse
+	// ErrNoRows is what Row.Scan answers where a query found nothing.
+	ErrNoRows = ledger.ErrNoRows
+	// ErrAgentFailed is wrapped by Run's error where an agent stopped for good while the others went on.
+	ErrAgentFailed = errors.New("an agent stopped for good")
+)
+
+// Permanent marks an error that another attempt can't mend: the event is dead-lettered at once.
+//
+// An error without a mark is transient: the step runs again with exponential back-off and full jitter, and the event
+// is dead-lettered after Limits.Attempts runs.
+func Permanent(err error) error { return fault.As(fault.Permanent, err) }
+
+// Unavailable marks an error of something that the step depends on and that is down for all events alike: the step
+// runs again without a limit of attempts, and nothing is dead-lettered for it.
+func Unavailable(err error) error { return fault.As(fault.Unavailable, err) }
+
+// Fatal marks an error after which the agent must not go on: it stops, the other agents continue, and the event
+// stays unhandled.
+func Fatal(err error) error { return fault.As(fault.Fatal, err) }

@@ -1,0 +1,102 @@
+package engine
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/swarmlog/swarmlog/event"
+	"github.com/swarmlog/swarmlog/internal/fault"
+	"github.com/swarmlog/swarmlog/ledger"
+)
+
+// Headers that a dead letter carries besides those of its record, which are kept as they are.
+const (
+	HeaderDeadAgent     = "swarmlog-dead-agent"
+	HeaderDeadTopic     = "swarmlog-dead-topic"
+	HeaderDeadPartition = "swarmlog-dead-partition"
+	HeaderDeadOffset    = "swarmlog-dead-offset"
+	HeaderDeadReason    = "swarmlog-dead-reason" // at most 4 KiB
+	HeaderDeadClass     = "swarmlog-dead-class"
+	HeaderDeadAttempts  = "swarmlog-dead-attempts"
+	HeaderDeadFirst     = "swarmlog-dead-first-failure" // RFC 3339
+	HeaderDeadLast      = "swarmlog-dead-last-failure"  // RFC 3339
+	HeaderDeadOmitted   = "swarmlog-dead-value-omitted" // the value's bytes, where it was too large to be carried
+	deadPrefix          = "swarmlog-dead-"
+)
+
+const reasonLimit = 4 << 10
+
+// DeadTopic is the dead-letter topic of a topic; it has the same partitions.
+func DeadTopic(topic string) string { return topic + ".dead" }
+
+// dead is the step that dead-letters a task: through the outbox, so that the letter is neither lost nor doubled,
+// and with its aggregate parked behind it unless the agent skips.
+func (g *group) dead(t *task, why error) *ledger.Step {
+	s := g.step(t, ledger.Dead)
+	topic := DeadTopic(t.record.Topic)
+	m := g.letter(t, why)
+	if size(m) > g.eng.relay.limit(topic) {
+		m.Headers = append(m.Headers, event.Header{Key: HeaderDeadOmitted, Value: []byte(strconv.Itoa(len(m.Value)))})
+		m.Value = nil
+	}
+	s.Emits = []ledger.Outgoing{{Topic: topic, Partition: t.record.Partition, Message: m}}
+	if g.spec.OnDead == Park && t.event.Subject != "" {
+		s.Wait = g.row(t, "parked behind "+t.record.Position.String()+": "+cut(firstLine(why.Error()), 256))
+		s.Wait.Dead = true
+	}
+	return s
+}
+
+// letter is a task's record with why it died; key, value and headers stay as they were.
+func (g *group) letter(t *task, why error) event.Message {
+	now := time.Now().UTC()
+	first := t.firstFailed.UTC()
+	if t.firstFailed.IsZero() {
+		first = now
+	}
+	m := t.record.Message
+	headers := make([]event.Header, 0, len(m.Headers)+9)
+	for _, h := range m.Headers { // a letter that dies again replaces what was said of it
+		if !strings.HasPrefix(h.Key, deadPrefix) {
+			headers = append(headers, h)
+		}
+	}
+	add := func(key, value string) { headers = append(headers, event.Header{Key: key, Value: []byte(value)}) }
+	add(HeaderDeadAgent, g.spec.Name)
+	add(HeaderDeadTopic, t.record.Topic)
+	add(HeaderDeadPartition, fmt.Sprint(t.record.Partition))
+	add(HeaderDeadOffset, fmt.Sprint(t.record.Offset))
+	add(HeaderDeadReason, cut(why.Error(), reasonLimit))
+	add(HeaderDeadClass, fault.ClassOf(why).String())
+	add(HeaderDeadAttempts, strconv.Itoa(t.attempt))
+	add(HeaderDeadFirst, first.Format(time.RFC3339Nano))
+	add(HeaderDeadLast, now.Format(time.RFC3339Nano))
+	m.Headers = headers
+	return m
+}
+
+// deadReason reads the reason back from a dead step.
+func deadReason(s *ledger.Step) string {
+	for _, e := range s.Emits {
+		for _, h := range e.Message.Headers {
+			if h.Key == HeaderDeadReason {
+				return firstLine(string(h.Value))
+			}
+		}
+	}
+	return ""
+}
+
+// cut shortens a text to at most n bytes without splitting a character.
+func cut(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n]
+}

@@ -1,0 +1,23 @@
+// Package engine owns the path of a record through a worker: it takes leases,
+// reads the partitions that they name, queues records in the lanes of their
+// aggregates, runs handlers, commits what they want done in groups, and
+// publishes what was committed.
+//
+//	fetch ─▶ admit ─▶ lane ─▶ work ─▶ committer ─▶ settle ─▶ next of the lane
+//	                                      │
+//	                                      └─ outbox ─▶ relay ─▶ topics
+//
+// group.go reads and admits, lane.go queues, work.go runs handlers, commit.go
+// commits, settle.go acts on the results, relay.go publishes, lease.go decides
+// what this worker owns, feed.go serves sources.
+//
+// It sees the ledger, the broker and the models through interfaces and must not
+// import an implementation. Nothing here survives a crash, and nothing needs
+// to: progress, outbox and backlog are in the ledger, the rest is in the log.
+//
+// # Lock ordering
+//
+// group.mu is the only lock held while calling into another part: committer.mu
+// and relay.mu are taken under it, never the other way round, and neither is
+// held during I/O.
+package engine

@@ -1,0 +1,238 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/swarmlog/swarmlog/internal/broker"
+	"github.com/swarmlog/swarmlog/internal/route"
+	"github.com/swarmlog/swarmlog/ledger"
+)
+
+// Options are what an engine works with. Ledger, Broker and Worker are required.
+type Options struct {
+	Swarm    string // names the sources of emitted events: swarmlog://SWARM/AGENT
+	Worker   string // unique among running workers; the same after a restart, so that it takes its leases back at once
+	Pool     string
+	Ledger   ledger.Ledger
+	Broker   broker.Broker
+	Inferrer Inferrer
+	Logger   *slog.Logger
+	Meter    Meter
+	Notify   func(Notice)   // what happened, for people; must not block
+	Rand     func() float64 // jitter, in [0, 1)
+
+	LeaseTime time.Duration // default 15 s
+	Drain     time.Duration // how long Stop lets running steps go on; default 10 s
+	Batch     int           // steps of one commit; default 512
+	Horizon   time.Duration // how long seen ids are kept, in log time; default 7 days
+	Keep      time.Duration // how long recorded calls are kept; default 30 days
+}
+
+func (o *Options) setDefaults() {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Meter == nil {
+		o.Meter = noMeter{}
+	}
+	if o.Notify == nil {
+		o.Notify = func(Notice) {}
+	}
+	if o.Rand == nil {
+		o.Rand = rand.Float64
+	}
+	setDefault(&o.LeaseTime, 15*time.Second)
+	setDefault(&o.Drain, 10*time.Second)
+	setDefault(&o.Batch, 512)
+	setDefault(&o.Horizon, 7*24*time.Hour)
+	setDefault(&o.Keep, 30*24*time.Hour)
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// Engine runs agents and sources in one worker.
+type Engine struct {
+	opts    Options
+	log     *slog.Logger
+	groups  []*group
+	sources []*source
+	commits *committer
+	relay   *relay
+
+	started time.Time
+	running sync.WaitGroup
+}
+
+// New checks the agents and makes an engine; Run starts it.
+func New(opts Options, agents []Agent, sources []Source) (*Engine, error) {
+	opts.setDefaults()
+	if opts.Ledger == nil || opts.Broker == nil || opts.Worker == "" {
+		return nil, errors.New("engine: Ledger, Broker and Worker are required")
+	}
+	if err := route.SelfTest(); err != nil {
+		return nil, fmt.Errorf("engine: %w", err)
+	}
+	e := &Engine{opts: opts, log: opts.Logger}
+	e.commits = newCommitter(opts)
+	e.relay = newRelay(opts, e.commits)
+	names := map[string]bool{}
+	for _, a := range agents {
+		if a.Name == "" || a.Handle == nil || len(a.Reads) == 0 {
+			return nil, fmt.Errorf("engine: agent %q needs a name, a handler and a topic to read", a.Name)
+		}
+		if names[a.Name] {
+			return nil, fmt.Errorf("engine: two agents are called %q; a name is the identity of a group's progress, so give each its own", a.Name)
+		}
+		names[a.Name] = true
+		e.groups = append(e.groups, newGroup(e, a))
+	}
+	for _, s := range sources {
+		if s.Name == "" || s.Run == nil {
+			return nil, fmt.Errorf("engine: source %q needs a name and a function to run", s.Name)
+		}
+		if names[s.Name] {
+			return nil, fmt.Errorf("engine: two agents are called %q; a name is the identity of a group's progress, so give each its own", s.Name)
+		}
+		names[s.Name] = true
+		e.sources = append(e.sources, newSource(e, s))
+	}
+	return e, nil
+}
+
+// Run works until ctx ends, then drains: running steps may finish for Options.Drain, what they did is committed
+// and the leases are given back. It returns nil after a drain, or why it could not start.
+func (e *Engine) Run(ctx context.Context) error {
+	e.started = time.Now()
+	if err := e.prepare(ctx); err != nil {
+		return err
+	}
+	// The parts outlive ctx, since draining needs them; stop ends them, in the reverse of the order of the path.
+	work, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	e.goDo(func() { e.commits.run(work) })
+	e.goDo(func() { e.relay.run(work) })
+	leases, stopLeases := context.WithCancel(work)
+	var holding sync.WaitGroup
+	holding.Go(func() { e.keepLeases(leases) })
+	for _, g := range e.groups {
+		holding.Go(func() { g.run(leases) })
+	}
+	for _, s := range e.sources {
+		holding.Go(func() { s.run(leases) })
+	}
+	<-ctx.Done()
+	e.log.Info("draining", "limit", e.opts.Drain)
+	e.drain(work)
+	stopLeases()
+	holding.Wait()
+	stop()
+	e.running.Wait()
+	return e.giveBack(context.WithoutCancel(ctx))
+}
+
+func (e *Engine) goDo(f func()) { e.running.Go(f) }
+
+// prepare makes agents' own tables and looks up all topics, so that a typing error shows at the start.
+func (e *Engine) prepare(ctx context.Context) error {
+	for _, g := range e.groups {
+		if g.spec.Setup == nil {
+			continue
+		}
+		if err := e.opts.Ledger.Setup(ctx, g.spec.Setup); err != nil {
+			return fmt.Errorf("set up agent %s: %w", g.spec.Name, err)
+		}
+	}
+	for _, s := range e.sources {
+		if s.spec.Setup == nil {
+			continue
+		}
+		if err := e.opts.Ledger.Setup(ctx, s.spec.Setup); err != nil {
+			return fmt.Errorf("set up source %s: %w", s.spec.Name, err)
+		}
+	}
+	for _, g := range e.groups {
+		if err := g.lookUp(ctx); err != nil {
+			return err
+		}
+	}
+	targets := map[string]bool{}
+	for _, g := range e.groups {
+		for _, t := range g.targets() {
+			targets[t] = true
+		}
+	}
+	for _, s := range e.sources {
+		for _, t := range s.spec.Emits {
+			targets[t] = true
+		}
+	}
+	return e.relay.lookUp(ctx, targets)
+}
+
+// drain lets what runs finish, for a bounded time, and then waits until it is committed and, if possible, published.
+func (e *Engine) drain(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, e.opts.Drain)
+	defer cancel()
+	for _, s := range e.sources {
+		s.stop()
+	}
+	for _, g := range e.groups {
+		g.stopAdmitting()
+	}
+	for _, g := range e.groups {
+		g.awaitRunning(ctx)
+	}
+	for _, s := range e.sources {
+		s.awaitStopped(ctx)
+	}
+	e.commits.flush(ctx)
+	e.relay.flush(ctx)
+	e.commits.flush(ctx)
+}
+
+func (e *Engine) giveBack(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	var fences []ledger.Fence
+	for _, g := range e.groups {
+		fences = append(fences, g.fences()...)
+	}
+	for _, s := range e.sources {
+		fences = append(fences, s.fences()...)
+	}
+	if err := e.opts.Ledger.Release(ctx, fences...); err != nil {
+		return fmt.Errorf("give back %d leases: %w", len(fences), err)
+	}
+	e.report(ctx)
+	return nil
+}
+
+// Failed is why an agent stopped for good, by agent; empty while all is well.
+func (e *Engine) Failed() map[string]error {
+	failed := map[string]error{}
+	for _, g := range e.groups {
+		if err := g.failure(); err != nil {
+			failed[g.spec.Name] = err
+		}
+	}
+	for _, s := range e.sources {
+		if err := s.failure(); err != nil {
+			failed[s.spec.Name] = err
+		}
+	}
+	return failed
+}
+
+// Stalled is why nothing can be committed at present, or nil.
+func (e *Engine) Stalled() error { return e.commits.stalled() }

@@ -1,0 +1,342 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/swarmlog/swarmlog/event"
+	"github.com/swarmlog/swarmlog/internal/broker"
+	"github.com/swarmlog/swarmlog/ledger"
+)
+
+// Bounds of one partition: over the upper one it is held back, under the lower one it goes on. They also bound the
+// finished ranges that a lease row can hold.
+const (
+	partitionHigh = 4096
+	partitionLow  = 2048
+)
+
+// group is one agent in this worker: the partitions that it owns and the lanes of their aggregates.
+type group struct {
+	eng    *Engine
+	spec   Agent
+	log    *slog.Logger
+	topics map[string]broker.Topic
+	reader broker.Reader
+
+	mu       sync.Mutex
+	parts    map[partID]*partition
+	ready    []*lane // lanes whose first task may run
+	heavy    []*lane // the same, for tasks of more than a quarter of the weight limit
+	running  int
+	light    int64 // weight of running tasks, by budget
+	heavyNow int64
+	queued   int64 // bytes of records admitted and not settled
+	closed   bool  // no more work is started
+	failed   error
+	room     chan struct{} // signalled when queued falls
+	changed  chan struct{} // closed and renewed when running or a partition's pending falls to zero
+}
+
+type partID struct {
+	topic     string
+	partition int32
+}
+
+// partition is a partition that this worker owns for the group.
+type partition struct {
+	id    partID
+	topic broker.Topic
+	fence ledger.Fence
+	ctx   context.Context // ends when the partition is lost
+	lose  context.CancelFunc
+
+	// All below is guarded by group.mu.
+	from     int64         // the offset after the last delivered one
+	next     int64         // progress as committed
+	finished ledger.Ranges // committed above next
+	end      int64         // high watermark
+	lanes    map[string]*lane
+	ids      map[ident]int // events that are queued or running, to notice copies
+	parked   map[string]string
+	pending  int // tasks admitted and not settled
+	bytes    int64
+	reported int64
+	held     bool // paused at the reader
+	leaving  bool // no more is admitted: the lease is about to be given back
+	last     time.Time
+}
+
+func newGroup(e *Engine, spec Agent) *group {
+	l := &spec.Limits
+	setDefault(&l.Steps, 64)
+	setDefault(&l.Bytes, 64<<20)
+	setDefault(&l.Timeout, 5*time.Minute)
+	setDefault(&l.Attempts, 8)
+	setDefault(&l.Backoff, 100*time.Millisecond)
+	setDefault(&l.MaxWait, 30*time.Second)
+	setDefault(&l.Hops, 64)
+	setDefault(&spec.OnDead, Park)
+	return &group{eng: e, spec: spec, log: e.log.With("agent", spec.Name), parts: map[partID]*partition{},
+		topics: map[string]broker.Topic{}, room: make(chan struct{}, 1), changed: make(chan struct{})}
+}
+
+// targets are the topics that the agent's outbox may name.
+func (g *group) targets() []string {
+	targets := append([]string(nil), g.spec.Emits...)
+	for _, t := range g.spec.Reads {
+		targets = append(targets, DeadTopic(t))
+	}
+	return targets
+}
+
+// lookUp asks the broker for the topics that the agent reads.
+func (g *group) lookUp(ctx context.Context) error {
+	topics, err := g.eng.opts.Broker.Topics(ctx, g.spec.Reads...)
+	if err != nil {
+		return fmt.Errorf("agent %s: look up what it reads: %w", g.spec.Name, err)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, t := range topics {
+		g.topics[t.Name] = t
+	}
+	return nil
+}
+
+// run reads and admits until ctx ends.
+func (g *group) run(ctx context.Context) {
+	reader, err := g.eng.opts.Broker.Reader(g.eng.opts.Swarm + "." + g.spec.Name)
+	if err != nil {
+		g.fail(fmt.Errorf("open a reader: %w", err))
+		return
+	}
+	defer reader.Close()
+	g.mu.Lock()
+	g.reader = reader
+	for _, p := range g.parts {
+		reader.Add(p.topic, p.id.partition, p.from)
+	}
+	g.mu.Unlock()
+	for failures := 0; ctx.Err() == nil; {
+		if !g.awaitRoom(ctx) {
+			return
+		}
+		fetches, err := reader.Poll(ctx)
+		if err != nil {
+			if ctx.Err() != nil {
+				return
+			}
+			failures++
+			g.log.Warn("poll failed; trying again", "error", err, "failures", failures)
+			if !sleep(ctx, backoff(failures, 100*time.Millisecond, 10*time.Second, g.eng.opts.Rand)) {
+				return
+			}
+			continue
+		}
+		failures = 0
+		for _, f := range fetches {
+			g.admit(ctx, f)
+		}
+	}
+}
+
+// awaitRoom waits until the weight that is queued leaves room for another fetch.
+func (g *group) awaitRoom(ctx context.Context) bool {
+	for {
+		g.mu.Lock()
+		room := g.queued < g.spec.Limits.Bytes && !g.closed
+		g.mu.Unlock()
+		if room {
+			return true
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-g.room:
+		}
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
+// admit queues what one fetch brought of one partition.
+func (g *group) admit(ctx context.Context, f broker.Fetch) {
+	g.mu.Lock()
+	p := g.parts[partID{f.Topic, f.Partition}]
+	g.mu.Unlock()
+	if p == nil || p.ctx.Err() != nil || (f.Err == nil && f.TopicID != p.fence.TopicID) {
+		return
+	}
+	if f.Err != nil {
+		g.unreadable(ctx, p, f.Err)
+		return
+	}
+	tasks := make([]*task, 0, len(f.Records))
+	for i := range f.Records {
+		tasks = append(tasks, g.open(f.Records[i]))
+	}
+	g.askSeen(ctx, p, tasks)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if p.leaving || g.closed || g.parts[p.id] != p {
+		return
+	}
+	p.end = max(p.end, f.End)
+	for _, t := range tasks {
+		g.enqueue(p, t)
+	}
+	if !p.held && (p.pending >= partitionHigh || p.bytes > g.spec.Limits.Bytes/4) {
+		p.held = true
+		g.reader.Pause(p.id.topic, p.id.partition)
+	}
+	g.dispatch()
+}
+
+// open decodes a record. One that can't be decoded becomes a task that dies.
+func (g *group) open(r broker.Record) *task {
+	t := &task{record: r, bytes: int64(len(r.Key) + len(r.Value) + 64)}
+	t.event, t.broken = event.Decode(r.Message, r.Position)
+	if t.broken != nil {
+		t.event = event.Event{ID: event.PositionID(r.Position), Source: "kafka:///" + r.Topic, Subject: t.event.Subject, Positional: true}
+	}
+	t.weight = t.bytes
+	if g.spec.Weigh != nil && t.broken == nil {
+		t.weight = max(t.bytes, g.spec.Weigh(t.event))
+	}
+	t.weight = min(t.weight, g.spec.Limits.Bytes*3/4)
+	return t
+}
+
+// askSeen marks the tasks whose events were applied before, so that no work is done for them. That it can't be
+// asked is no reason to wait: the commit asks again.
+func (g *group) askSeen(ctx context.Context, p *partition, tasks []*task) {
+	var ids []ledger.Identity
+	var asked []*task
+	for _, t := range tasks {
+		if t.broken == nil && !t.event.Positional {
+			ids = append(ids, ledger.Identity{Source: t.event.Source, ID: t.event.ID})
+			asked = append(asked, t)
+		}
+	}
+	if len(ids) == 0 {
+		return
+	}
+	seen, err := g.eng.opts.Ledger.Seen(ctx, g.spec.Name, ids)
+	if err != nil {
+		g.log.Warn("could not ask what was seen; duplicates will be worked on and dropped at the commit", "error", err)
+		return
+	}
+	for i, digest := range seen {
+		asked[i].seen = digest
+	}
+}
+
+// enqueue puts a task into the lane of its aggregate. g.mu is held.
+func (g *group) enqueue(p *partition, t *task) {
+	offset := t.record.Offset
+	if offset < p.from { // a reader that was added again may deliver what was delivered before
+		return
+	}
+	t.from = p.from
+	p.from = offset + 1
+	if offset < p.next || p.finished.Contains(offset) {
+		return
+	}
+	g.account(p, t)
+	g.laneOf(p, t).push(g, t)
+}
+
+// unreadable acts on a partition that the reader can't go on with.
+func (g *group) unreadable(ctx context.Context, p *partition, err error) {
+	switch {
+	case errors.Is(err, broker.ErrTopicGone):
+		g.log.Warn("topic was deleted or created anew; its partition is given up", "topic", p.id.topic, "partition", p.id.partition)
+		g.drop(p)
+		if err := g.lookUp(ctx); err != nil {
+			g.log.Warn("topic can't be looked up", "topic", p.id.topic, "error", err)
+		}
+	case errors.Is(err, broker.ErrOutOfRange):
+		g.skipLost(ctx, p)
+	default:
+		g.log.Warn("partition can't be read for now", "topic", p.id.topic, "partition", p.id.partition, "error", err)
+	}
+}
+
+// skipLost goes on at the log's start where retention overtook this reader, and says what was lost. An offset beyond
+// the log's end means that the log went back: then the agent stops, since going on would skip what comes next.
+func (g *group) skipLost(ctx context.Context, p *partition) {
+	ranges, err := g.eng.opts.Broker.Offsets(ctx, p.id.topic)
+	if err != nil || int(p.id.partition) >= len(ranges) {
+		g.log.Warn("range of the partition can't be asked", "topic", p.id.topic, "partition", p.id.partition, "error", err)
+		return
+	}
+	start, end := ranges[p.id.partition].Start, ranges[p.id.partition].End
+	g.mu.Lock()
+	from := p.from
+	g.mu.Unlock()
+	if from > end {
+		g.fail(fmt.Errorf("topic %s, partition %d ends at %d, but progress stands at %d: the log went back; restore it, or create the topic anew", p.id.topic, p.id.partition, end, from))
+		return
+	}
+	if from >= start {
+		g.reader.Add(p.topic, p.id.partition, from)
+		return
+	}
+	lost, err := g.eng.opts.Ledger.Skip(ctx, p.fence, start)
+	if err != nil {
+		g.log.Warn("progress can't be moved to the log's start", "topic", p.id.topic, "partition", p.id.partition, "error", err)
+		return
+	}
+	g.mu.Lock()
+	p.next, p.finished = p.finished.Add(ledger.Span{From: p.next, To: start - 1}).Advance(p.next)
+	p.from = max(p.from, start)
+	g.mu.Unlock()
+	g.reader.Add(p.topic, p.id.partition, start)
+	text := fmt.Sprintf("%d records lost: offsets %d to %d were deleted from the log before they were read; give the topic a longer retention", lost, from, start-1)
+	g.log.Error(text, "topic", p.id.topic, "partition", p.id.partition)
+	g.notice(NoticeLost, p, from, "", text)
+}
+
+func (g *group) notice(kind NoticeKind, p *partition, offset int64, subject, text string) {
+	n := Notice{Time: time.Now(), Kind: kind, Agent: g.spec.Name, Offset: offset, Subject: subject, Text: text}
+	if p != nil {
+		n.Topic, n.Partition = p.id.topic, p.id.partition
+	}
+	g.eng.opts.Notify(n)
+}
+
+// fail stops the agent for good; the others go on.
+func (g *group) fail(err error) {
+	g.mu.Lock()
+	first := g.failed == nil
+	if first {
+		g.failed = err
+	}
+	g.closed = true
+	for _, p := range g.parts {
+		p.lose()
+	}
+	g.mu.Unlock()
+	if first {
+		g.log.Error("agent stopped", "error", err)
+		g.notice(NoticeFailed, nil, 0, "", err.Error())
+	}
+}
+
+func (g *group) failure() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.failed
+}

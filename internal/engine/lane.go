@@ -1,0 +1,161 @@
+package engine
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/swarmlog/swarmlog/event"
+	"github.com/swarmlog/swarmlog/internal/broker"
+	"github.com/swarmlog/swarmlog/ledger"
+)
+
+// task is a record on its way through its lane.
+type task struct {
+	record broker.Record
+	event  event.Event
+	broken error // why the record can't be decoded
+	from   int64 // first offset that the task finishes
+	bytes  int64 // size of the record
+	weight int64 // what a step of it holds
+	seen   *[16]byte
+	again  bool // ask seen before working: a copy may have been ahead in the lane
+
+	lane        *lane
+	attempt     int
+	firstFailed time.Time
+	started     time.Time // of the running attempt; zero: not running
+	row         *ledger.Wait
+}
+
+// ident tells an event from another, within a group.
+type ident struct{ source, id string }
+
+func (t *task) ident() ident { return ident{t.event.Source, t.event.ID} }
+
+// lane is the queue of one aggregate: its tasks are worked on one after the other, each once its predecessor has committed.
+type lane struct {
+	p     *partition
+	key   string
+	queue []*task
+	busy  bool // the first task runs, waits for its commit or for its next attempt
+}
+
+// laneOf finds or makes the lane of a task. A record without an aggregate has no order to keep and gets a lane of
+// its own. g.mu is held.
+func (g *group) laneOf(p *partition, t *task) *lane {
+	key := t.event.Subject
+	if key == "" {
+		key = "\x00" + strconv.FormatInt(t.record.Offset, 10)
+	}
+	l := p.lanes[key]
+	if l == nil {
+		l = &lane{p: p, key: key}
+		p.lanes[key] = l
+	}
+	return l
+}
+
+// push appends a task and makes the lane ready if it rests. g.mu is held.
+func (l *lane) push(g *group, t *task) {
+	t.lane = l
+	l.queue = append(l.queue, t)
+	if !l.busy && len(l.queue) == 1 {
+		g.makeReady(l)
+	}
+}
+
+// makeReady queues a lane to be worked on. g.mu is held.
+func (g *group) makeReady(l *lane) {
+	if l.queue[0].weight > g.spec.Limits.Bytes/4 {
+		g.heavy = append(g.heavy, l)
+		return
+	}
+	g.ready = append(g.ready, l)
+}
+
+// dispatch starts what the limits allow: light steps share a quarter of the weight limit, heavy ones the rest, so
+// that neither can hold up the other. g.mu is held.
+func (g *group) dispatch() {
+	limit := g.spec.Limits.Bytes
+	for !g.closed && g.running < g.spec.Limits.Steps {
+		var l *lane
+		switch {
+		case len(g.heavy) > 0 && g.heavyNow+g.heavy[0].queue[0].weight <= limit*3/4:
+			l, g.heavy = g.heavy[0], g.heavy[1:]
+			g.heavyNow += l.queue[0].weight
+		case len(g.ready) > 0 && (g.light == 0 || g.light+g.ready[0].queue[0].weight <= limit/4):
+			l, g.ready = g.ready[0], g.ready[1:]
+			g.light += l.queue[0].weight
+		default:
+			return
+		}
+		l.busy = true
+		g.running++
+		l.queue[0].started = time.Now()
+		go g.work(l.queue[0])
+	}
+}
+
+// rested takes a task's weight off once its handler has returned. g.mu is held.
+func (g *group) rested(t *task) {
+	t.started = time.Time{}
+	g.running--
+	if t.weight > g.spec.Limits.Bytes/4 {
+		g.heavyNow -= t.weight
+	} else {
+		g.light -= t.weight
+	}
+	if g.running == 0 {
+		g.announce()
+	}
+}
+
+// announce wakes those who wait for work to end. g.mu is held.
+func (g *group) announce() {
+	close(g.changed)
+	g.changed = make(chan struct{})
+}
+
+// forget takes a task out of the accounts. g.mu is held.
+func (g *group) forget(p *partition, t *task) {
+	p.pending--
+	p.bytes -= t.bytes
+	g.queued -= t.bytes
+	if n := p.ids[t.ident()] - 1; n > 0 {
+		p.ids[t.ident()] = n
+	} else {
+		delete(p.ids, t.ident())
+	}
+}
+
+// account takes a task into the accounts. g.mu is held.
+func (g *group) account(p *partition, t *task) {
+	p.pending++
+	p.bytes += t.bytes
+	g.queued += t.bytes
+	t.again = p.ids[t.ident()] > 0
+	p.ids[t.ident()]++
+}
+
+// advance takes the settled first task off a lane and makes its successor ready. g.mu is held.
+func (g *group) advance(l *lane) {
+	t := l.queue[0]
+	l.queue[0] = nil
+	l.queue = l.queue[1:]
+	l.busy = false
+	p := l.p
+	g.forget(p, t)
+	signal(g.room)
+	if p.pending == 0 {
+		g.announce()
+	}
+	if len(l.queue) > 0 {
+		g.makeReady(l)
+	} else if p.lanes[l.key] == l {
+		delete(p.lanes, l.key)
+	}
+	if p.held && p.pending <= partitionLow && p.bytes <= g.spec.Limits.Bytes/8 && !p.leaving && g.parts[p.id] == p {
+		p.held = false
+		g.reader.Resume(p.id.topic, p.id.partition)
+	}
+}

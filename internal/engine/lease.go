@@ -1,0 +1,434 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/swarmlog/swarmlog/internal/broker"
+	"github.com/swarmlog/swarmlog/ledger"
+)
+
+// keepLeases renews what this worker owns and takes what is free, until ctx ends.
+//
+// A worker that can't renew goes on only as long as its leases last by its own clock; what makes that safe isn't
+// the clock but the epoch, which every commit compares.
+func (e *Engine) keepLeases(ctx context.Context) {
+	every := e.opts.LeaseTime / 3
+	renewed := time.Now()
+	reported := time.Now()
+	for round := 0; ; round++ {
+		if err := e.renew(ctx); err == nil {
+			renewed = time.Now()
+			e.share(ctx)
+		} else if ctx.Err() == nil {
+			e.log.Warn("leases can't be renewed", "error", err, "since", time.Since(renewed).Round(time.Second))
+			if time.Since(renewed) > e.opts.LeaseTime {
+				e.loseAll()
+			}
+		}
+		if time.Since(reported) >= min(every, 5*time.Second) {
+			e.report(ctx)
+			reported = time.Now()
+		}
+		if round%64 == 63 {
+			e.prune(ctx)
+		}
+		e.watch()
+		if !sleep(ctx, every) {
+			return
+		}
+	}
+}
+
+// renew writes the heartbeat and drops what someone else owns by now.
+func (e *Engine) renew(ctx context.Context) error {
+	w := ledger.Worker{ID: e.opts.Worker, Pool: e.opts.Pool, Started: e.started}
+	for _, g := range e.groups {
+		running, oldest := g.load()
+		w.InFlight += running
+		if !oldest.IsZero() && (w.Oldest.IsZero() || oldest.Before(w.Oldest)) {
+			w.Oldest = oldest
+		}
+	}
+	held, err := e.opts.Ledger.Beat(ctx, w, e.opts.LeaseTime)
+	if err != nil {
+		return err
+	}
+	mine := make(map[ledger.Key]int64, len(held))
+	for _, f := range held {
+		mine[f.Key] = f.Epoch
+	}
+	for _, g := range e.groups {
+		g.keepOnly(mine)
+	}
+	for _, s := range e.sources {
+		s.keepOnly(mine)
+	}
+	return nil
+}
+
+// share takes free partitions up to this worker's share of each group, and gives back what is above it.
+func (e *Engine) share(ctx context.Context) {
+	leases, err := e.opts.Ledger.Leases(ctx, "")
+	if err == nil {
+		var workers []ledger.Worker
+		if workers, err = e.opts.Ledger.Workers(ctx, e.opts.LeaseTime); err == nil {
+			alive := max(1, len(workers))
+			for _, g := range e.groups {
+				g.take(ctx, leases, alive)
+			}
+			for _, s := range e.sources {
+				s.take(ctx)
+			}
+			return
+		}
+	}
+	if ctx.Err() == nil {
+		e.log.Warn("leases can't be listed", "error", err)
+	}
+}
+
+func (e *Engine) loseAll() {
+	for _, g := range e.groups {
+		g.keepOnly(nil)
+	}
+	for _, s := range e.sources {
+		s.keepOnly(nil)
+	}
+}
+
+func (e *Engine) prune(ctx context.Context) {
+	rows, err := e.opts.Ledger.Prune(ctx, e.opts.Horizon, e.opts.Keep)
+	if err != nil && ctx.Err() == nil {
+		e.log.Warn("old rows can't be removed", "error", err)
+	}
+	if rows > 0 {
+		e.log.Info("old rows removed", "rows", rows)
+	}
+}
+
+// report writes progress where Kafka's tools look for it. It's for people: nothing reads it back.
+func (e *Engine) report(ctx context.Context) {
+	for _, g := range e.groups {
+		next := g.progress()
+		if len(next) == 0 {
+			continue
+		}
+		if err := e.opts.Broker.Report(ctx, e.opts.Swarm+"."+g.spec.Name, next); err != nil && ctx.Err() == nil {
+			g.log.Debug("progress can't be reported to the broker", "error", err)
+		}
+	}
+}
+
+// watch tells of handlers that run on after their time is up.
+func (e *Engine) watch() {
+	for _, g := range e.groups {
+		_, oldest := g.load()
+		if over := time.Since(oldest) - g.spec.Limits.Timeout; !oldest.IsZero() && over > 30*time.Second {
+			g.log.Error("a handler ignores its cancellation; its aggregate stands still until it returns", "over", over.Round(time.Second))
+		}
+	}
+}
+
+// take acquires partitions that nobody owns, up to a share, or gives back the surplus.
+func (g *group) take(ctx context.Context, leases []ledger.Lease, workers int) {
+	if g.failure() != nil {
+		g.giveUp(ctx)
+		return
+	}
+	free := g.free(leases)
+	g.mu.Lock()
+	own := len(g.parts)
+	total := 0
+	for _, t := range g.topics {
+		total += int(t.Partitions)
+	}
+	var surplus []*partition
+	share := (total + workers - 1) / workers
+	for _, p := range g.parts {
+		if own-len(surplus) > share && !p.leaving {
+			p.leaving = true
+			surplus = append(surplus, p)
+		}
+	}
+	g.mu.Unlock()
+	for _, p := range surplus {
+		go g.leave(ctx, p)
+	}
+	for _, id := range free {
+		if own >= share || ctx.Err() != nil {
+			return
+		}
+		if g.acquire(ctx, id) {
+			own++
+		}
+	}
+}
+
+// giveUp releases what a failed agent still holds, so that another worker may try.
+func (g *group) giveUp(ctx context.Context) {
+	fences := g.fences()
+	if len(fences) == 0 {
+		return
+	}
+	g.keepOnly(nil)
+	if err := g.eng.opts.Ledger.Release(ctx, fences...); err != nil && ctx.Err() == nil {
+		g.log.Warn("leases of a stopped agent can't be released", "error", err)
+	}
+}
+
+// free lists the partitions that this worker doesn't own and that may be had: no lease, an expired one, or one of
+// this worker's own name from before it was restarted.
+func (g *group) free(leases []ledger.Lease) []partID {
+	taken := map[ledger.Key]bool{}
+	for _, l := range leases {
+		taken[l.Key] = l.Owner != "" && l.Owner != g.eng.opts.Worker && l.Held
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var free []partID
+	for _, t := range g.topics {
+		for n := range t.Partitions {
+			id := partID{t.Name, n}
+			if g.parts[id] == nil && !taken[ledger.Key{Group: g.spec.Name, TopicID: t.ID, Partition: n}] {
+				free = append(free, id)
+			}
+		}
+	}
+	slices.SortFunc(free, func(a, b partID) int {
+		if a.topic != b.topic {
+			if a.topic < b.topic {
+				return -1
+			}
+			return 1
+		}
+		return int(a.partition - b.partition)
+	})
+	return free
+}
+
+// acquire takes one lease and starts its partition.
+func (g *group) acquire(ctx context.Context, id partID) bool {
+	g.mu.Lock()
+	topic := g.topics[id.topic]
+	g.mu.Unlock()
+	start, err := g.logStart(ctx, topic, id.partition)
+	if err != nil {
+		g.log.Warn("log start can't be asked", "topic", id.topic, "partition", id.partition, "error", err)
+		return false
+	}
+	key := ledger.Key{Group: g.spec.Name, TopicID: topic.ID, Partition: id.partition}
+	lease, err := g.eng.opts.Ledger.Acquire(ctx, key, topic.Name, g.eng.opts.Worker, start, g.eng.opts.LeaseTime)
+	if err != nil {
+		if !errors.Is(err, ledger.ErrHeld) && ctx.Err() == nil {
+			g.log.Warn("lease can't be taken", "topic", id.topic, "partition", id.partition, "error", err)
+		}
+		return false
+	}
+	parked, err := g.eng.opts.Ledger.Parked(ctx, lease.Fence)
+	if err != nil {
+		g.log.Warn("parked aggregates can't be read; the lease is given back", "topic", id.topic, "partition", id.partition, "error", err)
+		_ = g.eng.opts.Ledger.Release(ctx, lease.Fence) // it would expire in any case
+		return false
+	}
+	g.begin(topic, id, lease, parked)
+	return true
+}
+
+// begin starts reading and working on a partition whose lease was taken.
+func (g *group) begin(topic broker.Topic, id partID, lease ledger.Lease, parked map[string]string) {
+	ctx, lose := context.WithCancel(context.Background())
+	p := &partition{id: id, topic: topic, fence: lease.Fence, ctx: ctx, lose: lose, from: lease.Next, next: lease.Next,
+		finished: lease.Finished.Clone(), lanes: map[string]*lane{}, ids: map[ident]int{}, parked: parked}
+	if p.parked == nil {
+		p.parked = map[string]string{}
+	}
+	g.eng.relay.adopt(lease.Fence, lease.Seq)
+	g.mu.Lock()
+	g.parts[id] = p
+	if g.reader != nil {
+		g.reader.Add(topic, id.partition, p.from)
+	}
+	g.mu.Unlock()
+	g.eng.opts.Meter.LeaseTaken(g.spec.Name)
+	g.log.Debug("partition taken", "topic", id.topic, "partition", id.partition, "epoch", lease.Epoch, "next", lease.Next)
+	g.notice(NoticeLease, p, lease.Next, "", "taken")
+}
+
+func (g *group) logStart(ctx context.Context, topic broker.Topic, partition int32) (int64, error) {
+	ranges, err := g.eng.opts.Broker.Offsets(ctx, topic.Name)
+	if err != nil {
+		return 0, err
+	}
+	if int(partition) >= len(ranges) {
+		return 0, broker.ErrNoTopic
+	}
+	return ranges[partition].Start, nil
+}
+
+// keepOnly drops partitions whose lease isn't among those held.
+func (g *group) keepOnly(held map[ledger.Key]int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, p := range g.parts {
+		if epoch, ok := held[p.fence.Key]; !ok || epoch != p.fence.Epoch {
+			g.dropLocked(p)
+		}
+	}
+}
+
+func (g *group) drop(p *partition) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.dropLocked(p)
+}
+
+// dropLocked forgets a partition: its running steps are cancelled, and what they did can't commit under the old
+// epoch. g.mu is held.
+func (g *group) dropLocked(p *partition) {
+	if g.parts[p.id] != p {
+		return
+	}
+	delete(g.parts, p.id)
+	p.lose()
+	if g.reader != nil {
+		g.reader.Remove(p.id.topic, p.id.partition)
+	}
+	g.eng.relay.leave(p.fence)
+	g.forgetQueued(p)
+	g.eng.opts.Meter.LeaseLost(g.spec.Name)
+	g.log.Info("partition left", "topic", p.id.topic, "partition", p.id.partition, "epoch", p.fence.Epoch)
+	g.notice(NoticeLease, p, p.next, "", "left")
+}
+
+// leave gives a partition back in order: nothing more is admitted, running steps get the drain time, then the
+// lease is released for another worker.
+func (g *group) leave(ctx context.Context, p *partition) {
+	ctx, cancel := context.WithTimeout(ctx, g.eng.opts.Drain)
+	defer cancel()
+	g.mu.Lock()
+	g.reader.Remove(p.id.topic, p.id.partition)
+	g.forgetQueued(p)
+	g.mu.Unlock()
+	g.await(ctx, func() bool { return p.pending == 0 || g.parts[p.id] != p })
+	g.drop(p)
+	if err := g.eng.opts.Ledger.Release(context.WithoutCancel(ctx), p.fence); err != nil {
+		g.log.Warn("lease can't be released; it will expire", "topic", p.id.topic, "partition", p.id.partition, "error", err)
+	}
+}
+
+// forgetQueued drops tasks of a partition that haven't been started: they will be read again. g.mu is held.
+func (g *group) forgetQueued(p *partition) {
+	others := func(lanes []*lane) []*lane {
+		return slices.DeleteFunc(lanes, func(l *lane) bool { return l.p == p })
+	}
+	g.ready, g.heavy = others(g.ready), others(g.heavy)
+	for key, l := range p.lanes {
+		keep := 0
+		if l.busy {
+			keep = 1
+		}
+		for _, t := range l.queue[keep:] {
+			g.forget(p, t)
+		}
+		l.queue = l.queue[:keep]
+		if keep == 0 {
+			delete(p.lanes, key)
+		}
+	}
+	signal(g.room)
+}
+
+// await waits until a condition on what g.mu guards holds, or ctx ends.
+func (g *group) await(ctx context.Context, done func() bool) {
+	for {
+		g.mu.Lock()
+		ok, changed := done(), g.changed
+		g.mu.Unlock()
+		if ok {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		}
+	}
+}
+
+// stopAdmitting ends reading and forgets what hasn't been started.
+func (g *group) stopAdmitting() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.closed = true
+	for _, p := range g.parts {
+		p.leaving = true
+		g.forgetQueued(p)
+	}
+}
+
+// awaitRunning waits for running handlers until ctx ends, and cancels those that are left.
+func (g *group) awaitRunning(ctx context.Context) {
+	g.await(ctx, func() bool { return g.running == 0 })
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.running > 0 {
+		g.log.Warn("steps still run after the drain time; they are cancelled and will run again", "steps", g.running)
+		for _, p := range g.parts {
+			p.lose()
+		}
+	}
+}
+
+func (g *group) fences() []ledger.Fence {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var fences []ledger.Fence
+	for _, p := range g.parts {
+		fences = append(fences, p.fence)
+	}
+	return fences
+}
+
+// progress is the next offset of each owned partition, by topic.
+func (g *group) progress() map[string]map[int32]int64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	next := map[string]map[int32]int64{}
+	for _, p := range g.parts {
+		if p.next == p.reported {
+			continue
+		}
+		p.reported = p.next
+		if next[p.id.topic] == nil {
+			next[p.id.topic] = map[int32]int64{}
+		}
+		next[p.id.topic][p.id.partition] = p.next
+	}
+	return next
+}
+
+// load is how many handlers run and when the oldest of them was started.
+func (g *group) load() (running int, oldest time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, p := range g.parts {
+		if at := p.oldest(); !at.IsZero() && (oldest.IsZero() || at.Before(oldest)) {
+			oldest = at
+		}
+	}
+	return g.running, oldest
+}
+
+func (p *partition) oldest() (oldest time.Time) {
+	for _, l := range p.lanes {
+		if l.busy && len(l.queue) > 0 {
+			if at := l.queue[0].started; !at.IsZero() && (oldest.IsZero() || at.Before(oldest)) {
+				oldest = at
+			}
+		}
+	}
+	return oldest
+}

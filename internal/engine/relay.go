@@ -1,0 +1,388 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/swarmlog/swarmlog/event"
+	"github.com/swarmlog/swarmlog/internal/broker"
+	"github.com/swarmlog/swarmlog/internal/route"
+	"github.com/swarmlog/swarmlog/internal/sabotage"
+	"github.com/swarmlog/swarmlog/ledger"
+)
+
+// Bounds of the relay's memory, in rows of one lease. What is above stays in the outbox until there's room.
+const (
+	outboxHigh = 16384
+	outboxPage = 1024
+)
+
+// relay publishes what committed. Each (lease, target partition) is a stream with one run of records under way at
+// a time, so that an error can't let a later record pass an earlier one; what arrives meanwhile makes the next run.
+// A stream that fails stands still and starts again at its lowest row; the others go on. What was acknowledged is
+// deleted in a later commit, so a crash between the two publishes copies, which have the same ids.
+type relay struct {
+	ledger    ledger.Ledger
+	publisher broker.Publisher
+	lookup    func(context.Context, ...string) ([]broker.Topic, error)
+	commits   *committer
+	log       *slog.Logger
+	meter     Meter
+	notify    func(Notice)
+	rand      func() float64
+	topics    map[string]broker.Topic // fixed once lookUp returned
+
+	mu      sync.Mutex
+	inbox   []func() // what others want done, in order; run by the relay's goroutine
+	pending int      // rows handed over or known of, and not yet acknowledged
+	changed chan struct{}
+	wake    chan struct{}
+
+	// Only the relay's goroutine touches these.
+	boxes   map[ledger.Key]*outbox
+	streams map[streamID]*stream
+	due     []*stream // streams with rows and nothing under way
+	short   []*outbox // outboxes with rows that aren't in memory, and room for them
+}
+
+// outbox is one lease's, as far as it's in memory.
+type outbox struct {
+	fence   ledger.Fence
+	top     int64 // highest number known to be committed
+	loaded  int64 // highest number that was put into a stream
+	held    int   // rows in streams
+	deleted int64 // all rows up to here are gone
+	swept   int64 // what was acknowledged up to here is gone too, though gaps are left
+	acked   ledger.Ranges
+	gone    bool
+	queued  bool // in relay.short
+}
+
+type streamID struct {
+	lease     ledger.Key
+	topic     string
+	partition int32
+}
+
+type stream struct {
+	id       streamID
+	box      *outbox
+	rows     []ledger.Outgoing // the first of which are under way
+	underway int
+	acks     int
+	failed   error // the first failure of the run under way
+	failedAt int
+	attempt  int
+}
+
+func newRelay(o Options, c *committer) *relay {
+	return &relay{ledger: o.Ledger, publisher: o.Broker.Publisher(), lookup: o.Broker.Topics, commits: c, log: o.Logger,
+		meter: o.Meter, notify: o.Notify, rand: o.Rand, topics: map[string]broker.Topic{}, changed: make(chan struct{}),
+		wake: make(chan struct{}, 1), boxes: map[ledger.Key]*outbox{}, streams: map[streamID]*stream{}}
+}
+
+func (r *relay) lookUp(ctx context.Context, names map[string]bool) error {
+	for name := range names {
+		topics, err := r.lookup(ctx, name)
+		if err != nil {
+			return fmt.Errorf("look up topic %s, which is emitted to: %w", name, err)
+		}
+		r.topics[name] = topics[0]
+	}
+	return nil
+}
+
+// limit is the largest record, in bytes, that may be emitted to a topic.
+func (r *relay) limit(topic string) int {
+	const client = 1_000_000 // below the default largest batch of brokers and of clients
+	if n := r.topics[topic].MaxBytes; n > 0 {
+		return min(n, client)
+	}
+	return client
+}
+
+func (r *relay) do(rows int, f func()) {
+	r.mu.Lock()
+	r.inbox = append(r.inbox, f)
+	r.pending += rows
+	r.mu.Unlock()
+	signal(r.wake)
+}
+
+// adopt takes over a lease's outbox, with what an earlier owner left in it.
+func (r *relay) adopt(f ledger.Fence, top int64) {
+	r.do(0, func() {
+		box := &outbox{fence: f, top: top}
+		if sabotage.Is(sabotage.RelayTrailsID) {
+			box.loaded, box.deleted = top, top
+		}
+		r.boxes[f.Key] = box
+		r.wantRows(box)
+	})
+}
+
+// leave forgets a lease's outbox: its next owner publishes what is left.
+func (r *relay) leave(f ledger.Fence) {
+	r.do(0, func() {
+		box := r.boxes[f.Key]
+		if box == nil || box.fence.Epoch != f.Epoch {
+			return
+		}
+		box.gone = true
+		delete(r.boxes, f.Key)
+		r.settle(-box.held)
+		for id, s := range r.streams {
+			if s.box == box {
+				delete(r.streams, id)
+			}
+		}
+	})
+}
+
+// add hands over rows that were just committed.
+func (r *relay) add(f ledger.Fence, rows []ledger.Outgoing) {
+	r.do(len(rows), func() {
+		box := r.boxes[f.Key]
+		if box == nil || box.fence.Epoch != f.Epoch {
+			r.settle(-len(rows))
+			return
+		}
+		box.top = max(box.top, rows[len(rows)-1].Seq)
+		if box.loaded+1 != rows[0].Seq || box.held >= outboxHigh {
+			r.settle(-len(rows)) // they are read back once there's room
+			r.wantRows(box)
+			return
+		}
+		r.load(box, rows)
+	})
+}
+
+// settle changes the number of pending rows and tells those who wait for none.
+func (r *relay) settle(n int) {
+	r.mu.Lock()
+	r.pending += n
+	if r.pending == 0 {
+		close(r.changed)
+		r.changed = make(chan struct{})
+	}
+	r.mu.Unlock()
+}
+
+func (r *relay) run(ctx context.Context) {
+	for {
+		r.mu.Lock()
+		inbox := r.inbox
+		r.inbox = nil
+		r.mu.Unlock()
+		for _, f := range inbox {
+			f()
+		}
+		r.readBack(ctx)
+		for _, s := range r.due {
+			r.send(s)
+		}
+		r.due = r.due[:0]
+		r.mu.Lock()
+		more := len(r.inbox) > 0 || len(r.short) > 0
+		r.mu.Unlock()
+		if more {
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.wake:
+		}
+	}
+}
+
+// load puts rows into their streams.
+func (r *relay) load(box *outbox, rows []ledger.Outgoing) {
+	for _, row := range rows {
+		if row.Seq > box.loaded+1 { // rows between were deleted before: not to be waited for
+			r.mark(box, box.loaded+1, row.Seq-1)
+		}
+		box.loaded = row.Seq
+		box.held++
+		id := streamID{box.fence.Key, row.Topic, r.partition(row)}
+		s := r.streams[id]
+		if s == nil {
+			s = &stream{id: id, box: box}
+			r.streams[id] = s
+		}
+		s.rows = append(s.rows, row)
+		if s.underway == 0 && s.failed == nil && len(s.rows) == 1 {
+			r.due = append(r.due, s)
+		}
+	}
+}
+
+// partition is where a row goes: where it says, else where its key leads; without a key they take turns.
+func (r *relay) partition(row ledger.Outgoing) int32 {
+	n := max(1, r.topics[row.Topic].Partitions)
+	switch {
+	case row.Partition >= 0:
+		return row.Partition
+	case len(row.Message.Key) > 0:
+		return route.Partition(row.Message.Key, n)
+	default:
+		return int32(row.Seq % int64(n))
+	}
+}
+
+func (r *relay) wantRows(box *outbox) {
+	if !box.queued && !box.gone && box.loaded < box.top && box.held < outboxHigh {
+		box.queued = true
+		r.short = append(r.short, box)
+	}
+}
+
+// readBack reads rows that aren't in memory, a page for each outbox that has room.
+func (r *relay) readBack(ctx context.Context) {
+	boxes := r.short
+	r.short = nil
+	for _, box := range boxes {
+		box.queued = false
+		if box.gone || box.loaded >= box.top {
+			continue
+		}
+		rows, err := r.ledger.Outbox(ctx, box.fence, box.loaded, outboxPage)
+		if err != nil {
+			if ctx.Err() == nil {
+				r.log.Warn("outbox can't be read; trying again", "group", box.fence.Group, "error", err)
+				time.AfterFunc(time.Second, func() { r.do(0, func() { r.wantRows(box) }) })
+			}
+			continue
+		}
+		r.settle(len(rows))
+		r.load(box, rows)
+		if len(rows) < outboxPage {
+			r.mark(box, box.loaded+1, box.top)
+			box.loaded = max(box.loaded, box.top)
+		}
+		r.trim(box)
+		r.wantRows(box)
+	}
+}
+
+// send starts a stream's next run.
+func (r *relay) send(s *stream) {
+	if s.underway > 0 || len(s.rows) == 0 || s.box.gone {
+		return
+	}
+	s.underway, s.acks, s.failed, s.failedAt = len(s.rows), 0, nil, 0
+	topic := r.topics[s.id.topic]
+	for i := range s.rows {
+		rec := broker.Record{Message: s.rows[i].Message, TopicID: topic.ID,
+			Position: event.Position{Topic: s.id.topic, Partition: s.id.partition}}
+		run := s
+		r.publisher.Publish(rec, func(_ int64, err error) { r.do(0, func() { r.acknowledged(run, i, err) }) })
+	}
+}
+
+// acknowledged counts the answers of a run; after the last one the stream goes on.
+func (r *relay) acknowledged(s *stream, i int, err error) {
+	s.acks++
+	if err != nil && (s.failed == nil || i < s.failedAt) {
+		s.failed, s.failedAt = err, i
+	}
+	if s.acks < s.underway || s.box.gone {
+		return
+	}
+	done := s.underway
+	if s.failed != nil {
+		done = s.failedAt
+	}
+	for _, row := range s.rows[:done] {
+		r.mark(s.box, row.Seq, row.Seq)
+	}
+	r.trim(s.box)
+	r.meter.Published(done)
+	clear(s.rows[:done])
+	s.rows = s.rows[done:]
+	s.underway = 0
+	s.box.held -= done
+	r.settle(-done)
+	r.wantRows(s.box)
+	if s.failed != nil {
+		r.standStill(s)
+		return
+	}
+	s.attempt = 0
+	if len(s.rows) > 0 {
+		r.due = append(r.due, s)
+	} else {
+		delete(r.streams, s.id)
+	}
+}
+
+// standStill lets a failed stream wait before it starts again at its lowest row.
+func (r *relay) standStill(s *stream) {
+	s.attempt++
+	wait := backoff(s.attempt, 100*time.Millisecond, 10*time.Second, r.rand)
+	r.log.Warn("publishing failed; the stream starts again at its lowest row", "group", s.id.lease.Group, "topic", s.id.topic,
+		"partition", s.id.partition, "attempt", s.attempt, "error", s.failed)
+	r.notify(Notice{Time: time.Now(), Kind: NoticeStall, Agent: s.id.lease.Group, Topic: s.id.topic, Partition: s.id.partition,
+		Text: "publishing stands still: " + firstLine(s.failed.Error())})
+	time.AfterFunc(wait, func() {
+		r.do(0, func() {
+			s.failed = nil
+			r.due = append(r.due, s)
+		})
+	})
+}
+
+// mark notes the rows from one number to another as published.
+func (r *relay) mark(box *outbox, from, to int64) {
+	if from <= to {
+		box.acked = box.acked.Add(ledger.Span{From: from, To: to})
+	}
+}
+
+// trim has the rows deleted that leave no gap below them. While a stream stands still its rows hold such a gap open;
+// then what is scattered above goes now and then, and stays noted, since it will have to join up later.
+func (r *relay) trim(box *outbox) {
+	var gone []ledger.Published
+	if next, rest := box.acked.Advance(box.deleted + 1); next > box.deleted+1 {
+		gone = append(gone, ledger.Published{Fence: box.fence, From: box.deleted + 1, To: next - 1})
+		box.deleted, box.acked = next-1, rest
+	}
+	if n := len(box.acked); n > 0 && box.acked[n-1].To > max(box.swept, box.deleted)+outboxPage {
+		for _, s := range box.acked {
+			if s.To > box.swept {
+				gone = append(gone, ledger.Published{Fence: box.fence, From: s.From, To: s.To})
+			}
+		}
+		box.swept = box.acked[n-1].To
+	}
+	if len(gone) > 0 {
+		r.commits.forget(gone)
+	}
+}
+
+// flush waits until all that was handed over is published, at most until ctx ends.
+func (r *relay) flush(ctx context.Context) {
+	for {
+		r.mu.Lock()
+		done, changed := r.pending == 0, r.changed
+		r.mu.Unlock()
+		if done {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		}
+	}
+}
+
+// backlog is the number of rows known of and not yet published.
+func (r *relay) backlog() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.pending
+}

@@ -1,0 +1,200 @@
+package engine
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/swarmlog/swarmlog/event"
+	"github.com/swarmlog/swarmlog/internal/broker"
+	"github.com/swarmlog/swarmlog/internal/fault"
+	"github.com/swarmlog/swarmlog/internal/sabotage"
+	"github.com/swarmlog/swarmlog/ledger"
+)
+
+// settle acts on what a commit made of a step. The committer calls it, in the order of commits.
+func (g *group) settle(t *task, s *ledger.Step, r ledger.Result) {
+	switch {
+	case r.Err == nil:
+		g.settled(t, s, r)
+	case errors.Is(r.Err, ledger.ErrFenced):
+		g.eng.opts.Meter.Fenced(g.spec.Name)
+		g.log.Warn("fenced: the partition has another owner; the step is dropped", "at", t.record.Position)
+		g.mu.Lock()
+		g.dropLocked(t.lane.p)
+		g.abandon(t)
+		g.mu.Unlock()
+	case errors.Is(r.Err, ledger.ErrConflict):
+		d := g.dead(t, fault.As(fault.Permanent, r.Err))
+		d.Wait = nil // another event of the same name is no reason to hold the aggregate
+		g.submit(t, d)
+	default:
+		g.failedAttempt(t, r.Err)
+	}
+}
+
+// settled counts a committed step, lets its events out and its lane go on.
+func (g *group) settled(t *task, s *ledger.Step, r ledger.Result) {
+	p := t.lane.p
+	g.eng.opts.Meter.Settled(g.spec.Name, r.Outcome)
+	if r.Outcome == s.Outcome && len(s.Emits) > 0 { // a duplicate or a gap emits nothing
+		for i := range s.Emits {
+			s.Emits[i].Seq = r.FirstSeq + int64(i)
+		}
+		g.eng.relay.add(p.fence, s.Emits)
+	}
+	released := g.released(t, s, r)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !s.FromBacklog {
+		p.next, p.finished = p.finished.Add(ledger.Span{From: s.From, To: s.Offset}).Advance(p.next)
+	}
+	p.last = t.record.Time
+	g.park(t, s, r)
+	if sabotage.Is(sabotage.LaneFreedEarly) {
+		return
+	}
+	if p.ctx.Err() != nil {
+		g.abandon(t)
+		g.dispatch()
+		return
+	}
+	for _, b := range released {
+		g.account(p, b)
+	}
+	if len(released) > 0 {
+		t.lane.queue = append(append(t.lane.queue[:1:1], released...), t.lane.queue[1:]...)
+	}
+	g.advance(t.lane)
+	g.dispatch()
+}
+
+// park notes which aggregates wait, and tells. g.mu is held.
+func (g *group) park(t *task, s *ledger.Step, r ledger.Result) {
+	p := t.lane.p
+	switch r.Outcome {
+	case ledger.Dead:
+		reason := deadReason(s)
+		if s.Wait != nil {
+			p.parked[t.lane.key] = s.Wait.Reason
+		}
+		g.log.Warn("record dead-lettered", "at", t.record.Position, "subject", t.event.Subject, "reason", reason, "attempts", t.attempt)
+		g.notice(NoticeDead, p, t.record.Offset, t.event.Subject, reason)
+	case ledger.Waiting:
+		if _, ok := p.parked[t.lane.key]; !ok {
+			reason := gapReason
+			if s.Outcome == ledger.Waiting {
+				reason = s.Wait.Reason
+			}
+			p.parked[t.lane.key] = reason
+			g.notice(NoticeWaiting, p, t.record.Offset, t.event.Subject, reason)
+		}
+	}
+}
+
+// gapReason begins the reason of backlog rows that wait for an earlier event of their sequence.
+const gapReason = ledger.GapReason
+
+func isGap(reason string) bool { return strings.HasPrefix(reason, gapReason) }
+
+// released reads the backlog rows that may go on now that a step has closed the gap before them.
+func (g *group) released(t *task, s *ledger.Step, r ledger.Result) []*task {
+	p, n := t.lane.p, s.Event.Sequence
+	if r.Outcome != ledger.Applied || n == 0 {
+		return nil
+	}
+	g.mu.Lock()
+	gap := isGap(p.parked[t.lane.key])
+	g.mu.Unlock()
+	if !gap {
+		return nil
+	}
+	rows, err := g.eng.opts.Ledger.Backlog(p.ctx, p.fence, t.lane.key, 256)
+	if err != nil {
+		g.log.Warn("backlog can't be read; its rows wait for the next event of their aggregate", "subject", t.lane.key, "error", err)
+		return nil
+	}
+	if len(rows) == 0 {
+		g.mu.Lock()
+		delete(p.parked, t.lane.key)
+		g.mu.Unlock()
+	}
+	var tasks []*task
+	for i := range rows {
+		if rows[i].Sequence > n+1 {
+			break
+		}
+		n = max(n, rows[i].Sequence)
+		b := g.open(broker.Record{Message: rows[i].Message, TopicID: p.fence.TopicID,
+			Position: event.Position{Topic: p.id.topic, Partition: p.id.partition, Offset: rows[i].Offset}})
+		b.row, b.lane = &rows[i], t.lane
+		tasks = append(tasks, b)
+	}
+	return tasks
+}
+
+func conflict(got, had [16]byte) error {
+	return fault.As(fault.Permanent, fmt.Errorf("%w: digest now %s, then %s",
+		ledger.ErrConflict, hex.EncodeToString(got[:]), hex.EncodeToString(had[:])))
+}
+
+// outgoing fills in and encodes what a step emits.
+func (e *Engine) outgoing(agent string, in event.Event, emits []emission) ([]ledger.Outgoing, error) {
+	if len(emits) == 0 {
+		return nil, nil
+	}
+	now := time.Now().UTC()
+	rows := make([]ledger.Outgoing, len(emits))
+	for i, em := range emits {
+		out := em.event
+		if out.ID == "" {
+			out.ID = event.DeriveID(agent, in.Source, in.ID, i)
+		}
+		if out.Source == "" {
+			out.Source = "swarmlog://" + e.opts.Swarm + "/" + agent
+		}
+		if out.Subject == "" {
+			out.Subject = in.Subject
+		}
+		if out.Time.IsZero() {
+			out.Time = now
+		}
+		ext := make(map[string]string, len(out.Extensions)+3)
+		if trace := in.Extension("traceparent"); trace != "" {
+			ext["traceparent"] = trace
+		}
+		for k, v := range out.Extensions {
+			ext[k] = v
+		}
+		ext["hops"] = fmt.Sprint(in.Hops() + 1)
+		if ext["recordedtime"] == "" {
+			ext["recordedtime"] = now.Format(time.RFC3339Nano)
+		}
+		out.Extensions = ext
+		m, err := out.Encode()
+		if err != nil {
+			return nil, fault.As(fault.Permanent, fmt.Errorf("emit %s: %w", em, err))
+		}
+		if size, limit := size(m), e.relay.limit(em.topic); size > limit {
+			return nil, fault.Permanentf("emit %s: the record would have %d bytes and the topic takes %d: put the large part elsewhere and emit a reference to it", em, size, limit)
+		}
+		rows[i] = ledger.Outgoing{Topic: em.topic, Partition: -1, Message: m}
+	}
+	return rows, nil
+}
+
+// size is an upper bound of what a record takes in a batch of its own.
+func size(m event.Message) int {
+	n := len(m.Key) + len(m.Value) + 128
+	for _, h := range m.Headers {
+		n += len(h.Key) + len(h.Value) + 10
+	}
+	return n
+}
+
+func firstLine(s string) string {
+	line, _, _ := strings.Cut(s, "\n")
+	return line
+}

@@ -1,0 +1,212 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"time"
+
+	"github.com/swarmlog/swarmlog/internal/fault"
+	"github.com/swarmlog/swarmlog/internal/sabotage"
+	"github.com/swarmlog/swarmlog/ledger"
+)
+
+// work runs one attempt of a task and hands what came of it to the committer.
+func (g *group) work(t *task) {
+	p := t.lane.p
+	t.attempt++
+	step, err := g.attempt(t)
+	g.mu.Lock()
+	g.rested(t)
+	if p.ctx.Err() != nil {
+		g.abandon(t)
+		g.dispatch()
+		g.mu.Unlock()
+		return
+	}
+	g.dispatch()
+	g.mu.Unlock()
+	if err != nil {
+		g.failedAttempt(t, err)
+		return
+	}
+	g.submit(t, step)
+}
+
+// submit queues a step for the next commit.
+func (g *group) submit(t *task, step *ledger.Step) {
+	g.eng.commits.add(finish{step: step, settle: func(r ledger.Result) { g.settle(t, step, r) }})
+	if sabotage.Is(sabotage.LaneFreedEarly) {
+		g.mu.Lock()
+		g.advance(t.lane)
+		g.dispatch()
+		g.mu.Unlock()
+	}
+}
+
+// attempt decides what is to become of a task's record, running the handler where it is for the handler to say.
+func (g *group) attempt(t *task) (*ledger.Step, error) {
+	p := t.lane.p
+	if t.broken != nil {
+		return nil, fault.As(fault.Permanent, t.broken)
+	}
+	if t.again && t.seen == nil {
+		g.askSeen(p.ctx, p, []*task{t})
+	}
+	if t.seen != nil {
+		if digest := t.event.Digest(); digest != *t.seen {
+			return g.dead(t, conflict(digest, *t.seen)), nil
+		}
+		return g.step(t, ledger.Duplicate), nil
+	}
+	if reason, parked := g.parkedBehind(t); parked {
+		s := g.step(t, ledger.Waiting)
+		s.Wait = g.row(t, reason)
+		return s, nil
+	}
+	if len(g.spec.Types) > 0 && !slices.Contains(g.spec.Types, t.event.Type) {
+		return g.step(t, ledger.Ignored), nil
+	}
+	if hops := t.event.Hops(); hops > g.spec.Limits.Hops {
+		return nil, fault.Permanentf("event came %d hops from its origin, over the limit of %d: agents feed each other in a circle", hops, g.spec.Limits.Hops)
+	}
+	if at, ok := t.event.RecordedTime(); ok && t.record.Time.Sub(at) > g.eng.opts.Horizon {
+		return nil, fault.Permanentf("too old to tell whether it was handled before: recorded at %s, appended at %s, and ids are kept for %s",
+			at.Format(time.RFC3339), t.record.Time.Format(time.RFC3339), g.eng.opts.Horizon)
+	}
+	return g.handle(t)
+}
+
+// handle runs the handler once and turns what it collected into a step.
+func (g *group) handle(t *task) (*ledger.Step, error) {
+	p := t.lane.p
+	ctx, cancel := context.WithTimeout(p.ctx, g.spec.Limits.Timeout)
+	defer cancel()
+	s := &Step{
+		agent: g.spec.Name, targets: g.spec.Emits, infer: g.eng.opts.Inferrer, position: t.record.Position, attempt: t.attempt,
+		call: Call{Fence: p.fence, Source: t.event.Source, EventID: t.event.ID, Agent: g.spec.Name},
+	}
+	err := safely(func() error { return g.spec.Handle(ctx, t.event, s) })
+	if err == nil {
+		err = s.err
+	}
+	if err != nil {
+		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil && p.ctx.Err() == nil {
+			err = fmt.Errorf("handler ran over its limit of %s: %w", g.spec.Limits.Timeout, err)
+		}
+		return nil, err
+	}
+	if s.outcome != 0 {
+		return g.step(t, s.outcome), nil
+	}
+	step := g.step(t, ledger.Applied)
+	step.Effects = s.effects
+	if step.Event.Sequence > 0 {
+		step.Wait = g.row(t, "")
+	}
+	step.Emits, err = g.eng.outgoing(g.spec.Name, t.event, s.emits)
+	return step, err
+}
+
+// safely turns a panic into an error.
+func safely(f func() error) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("panic: %v\n%s", r, debug.Stack())
+		}
+	}()
+	return f()
+}
+
+// step is the frame of a task's step.
+func (g *group) step(t *task, outcome ledger.Outcome) *ledger.Step {
+	s := &ledger.Step{
+		Fence: t.lane.p.fence, From: t.from, Offset: t.record.Offset, LogTime: t.record.Time,
+		FromBacklog: t.row != nil, Outcome: outcome,
+		Event: ledger.Identity{Source: t.event.Source, ID: t.event.ID, Subject: t.event.Subject, Positional: t.event.Positional},
+	}
+	if outcome == ledger.Applied {
+		s.Event.Digest = t.event.Digest()
+		if n, ok := t.event.Sequence(); ok {
+			s.Event.Sequence = n
+		}
+	}
+	return s
+}
+
+// row is a task's record as a backlog row.
+func (g *group) row(t *task, reason string) *ledger.Wait {
+	w := &ledger.Wait{Subject: t.lane.key, Reason: reason, Offset: t.record.Offset, Message: t.record.Message}
+	if n, ok := t.event.Sequence(); ok {
+		w.Sequence = n
+	}
+	return w
+}
+
+// parkedBehind tells whether the task's aggregate is parked behind a dead record. Behind a gap in the sequence it
+// isn't: there the ledger decides, since the missing event may be this one.
+func (g *group) parkedBehind(t *task) (string, bool) {
+	if t.row != nil {
+		return "", false
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	reason, ok := t.lane.p.parked[t.lane.key]
+	if !ok || isGap(reason) {
+		return "", false
+	}
+	return reason, true
+}
+
+// failedAttempt decides, by the error's class, between another attempt, the dead letters and the agent's end.
+func (g *group) failedAttempt(t *task, err error) {
+	class := fault.ClassOf(err)
+	if t.firstFailed.IsZero() {
+		t.firstFailed = time.Now()
+	}
+	switch {
+	case class == fault.Fatal:
+		g.fail(fmt.Errorf("event %s at %s: %w", t.event.ID, t.record.Position, err))
+	case class == fault.Permanent:
+		g.submit(t, g.dead(t, err))
+	case class == fault.Transient && t.attempt >= g.spec.Limits.Attempts:
+		g.submit(t, g.dead(t, fmt.Errorf("%d attempts failed: %w", t.attempt, err)))
+	default:
+		wait := backoff(t.attempt, g.spec.Limits.Backoff, g.spec.Limits.MaxWait, g.eng.opts.Rand)
+		g.eng.opts.Meter.Retried(g.spec.Name)
+		g.log.Warn("step failed; it will run again", "at", t.record.Position, "subject", t.event.Subject, "attempt", t.attempt, "wait", wait, "error", err)
+		g.notice(NoticeRetry, t.lane.p, t.record.Offset, t.event.Subject, firstLine(err.Error()))
+		time.AfterFunc(wait, func() { g.retry(t) })
+	}
+}
+
+// retry makes a task's lane ready again.
+func (g *group) retry(t *task) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if t.lane.p.ctx.Err() != nil {
+		g.abandon(t)
+		return
+	}
+	if sabotage.Is(sabotage.LaneFreedEarly) { // its lane has gone on without it
+		t.lane = &lane{p: t.lane.p, key: t.lane.key, queue: []*task{t}}
+	}
+	t.lane.busy = false
+	g.makeReady(t.lane)
+	g.dispatch()
+}
+
+// abandon forgets a task whose partition was lost. g.mu is held.
+func (g *group) abandon(t *task) {
+	l := t.lane
+	if len(l.queue) == 0 || l.queue[0] != t {
+		return
+	}
+	for _, q := range l.queue[1:] {
+		g.forget(l.p, q)
+	}
+	l.queue = l.queue[:1]
+	g.advance(l)
+}

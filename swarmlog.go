@@ -1,0 +1,124 @@
+package swarmlog
+
+import (
+	"context"
+	"time"
+
+	"github.com/swarmlog/swarmlog/event"
+	"github.com/swarmlog/swarmlog/inference"
+	"github.com/swarmlog/swarmlog/internal/engine"
+	"github.com/swarmlog/swarmlog/ledger"
+)
+
+// Handler is what an agent does with one event. It runs outside any
+// transaction and may run more than once for an event, so it changes nothing
+// itself: it hands to the step what it wants done. Returning nil commits all of
+// that together; returning an error commits nothing of it, and the error's
+// class decides what follows (see Permanent, Unavailable, Fatal).
+//
+// Events of one aggregate (one Subject) come one after the other, in order;
+// those of different aggregates at the same time.
+type Handler func(ctx context.Context, e event.Event, s *Step) error
+
+// Agent is a handler with a name, made by Handle.
+type Agent struct{ spec engine.Agent }
+
+// Handle makes an agent. Its name is the identity of its progress: under
+// another name it starts again at the beginning of what it reads.
+func Handle(name string, h Handler, options ...AgentOption) Agent {
+	a := Agent{engine.Agent{Name: name, Handle: func(ctx context.Context, e event.Event, s *engine.Step) error {
+		return h(ctx, e, &Step{s})
+	}}}
+	for _, o := range options {
+		o(&a.spec)
+	}
+	return a
+}
+
+// AgentOption sets one property of an agent.
+type AgentOption func(*engine.Agent)
+
+// Reads names the topics that the agent reads. Every agent reads at least one.
+func Reads(topics ...string) AgentOption {
+	return func(a *engine.Agent) { a.Reads = append(a.Reads, topics...) }
+}
+
+// Emits names the topics that the agent may emit to; Step.Emit goes to the first.
+func Emits(topics ...string) AgentOption {
+	return func(a *engine.Agent) { a.Emits = append(a.Emits, topics...) }
+}
+
+// Types limits the agent to events of these types; others are counted as ignored. The default is all.
+func Types(types ...string) AgentOption {
+	return func(a *engine.Agent) { a.Types = append(a.Types, types...) }
+}
+
+// Tables runs f in a transaction at each start, to create the agent's own tables (CREATE TABLE IF NOT EXISTS …).
+func Tables(f func(ctx context.Context, tx ledger.Tx) error) AgentOption {
+	return func(a *engine.Agent) { a.Setup = f }
+}
+
+// Weigh says how many bytes of memory handling an event will hold, for admission. The default is the record's size.
+func Weigh(f func(event.Event) int64) AgentOption {
+	return func(a *engine.Agent) { a.Weigh = f }
+}
+
+// SkipDead lets later events of an aggregate go on after one of them was dead-lettered. The default is to park the
+// aggregate: they wait behind it, so that order is kept until a person has decided.
+func SkipDead() AgentOption {
+	return func(a *engine.Agent) { a.OnDead = engine.Skip }
+}
+
+// Limits bound what an agent does at once and how often it tries. A zero field means its default.
+type Limits struct {
+	Steps    int           // handlers that run at once; default 64
+	Bytes    int64         // weight held by queued and running steps; default 64 MiB
+	Timeout  time.Duration // of one run of the handler; default 5 minutes
+	Attempts int           // runs of a step that fails for transient reasons before it's dead; default 8
+	Backoff  time.Duration // first wait between runs, doubled each time, with full jitter; default 100 ms
+	MaxWait  time.Duration // longest wait; default 30 s
+	Hops     int           // events between an event and its origin, before a circle is assumed; default 64
+}
+
+// Limit sets the agent's limits.
+func Limit(l Limits) AgentOption {
+	return func(a *engine.Agent) { a.Limits = engine.Limits(l) }
+}
+
+// Step collects what the handling of one event wants done. All of it commits in one transaction, together with the
+// agent's progress, once the handler has returned nil. A step is void when its handler returns.
+type Step struct{ step *engine.Step }
+
+// Emit publishes an event to the agent's first topic after the commit. Id, source, time and subject (the handled
+// event's) are filled in where they are empty; the id is the same on every attempt. An event that can't be emitted
+// (its data can't be marshalled, it's too large, the agent has no topic) fails the step.
+func (s *Step) Emit(e event.Event) { s.step.Emit(e) }
+
+// EmitTo is Emit to another of the agent's topics.
+func (s *Step) EmitTo(topic string, e event.Event) { s.step.EmitTo(topic, e) }
+
+// Tx adds SQL to the commit transaction. f runs at commit, more than once if the commit has to be tried again, of
+// which one run counts. It must do nothing but use tx, and has ten seconds. An error of f fails the step.
+func (s *Step) Tx(f func(ctx context.Context, tx ledger.Tx) error) { s.step.Tx(f) }
+
+// Infer asks a model. The answer is recorded before it's returned, under the event and name: asked again, after a
+// crash too, the record answers and nothing is paid. Name may be "", then the request's own address names it.
+func (s *Step) Infer(ctx context.Context, name string, req inference.Request) (inference.Answer, error) {
+	return s.step.Infer(ctx, name, req)
+}
+
+// Refuse ends the step as refused: nothing that it collected is done, and the event is counted so.
+func (s *Step) Refuse(reason string) { s.step.Refuse(reason) }
+
+// Skip ends the step as skipped: nothing that it collected is done, and the event is counted so.
+func (s *Step) Skip(reason string) { s.step.Skip(reason) }
+
+// Attempt counts the runs of the handler for this event since this worker took its partition, from 1.
+func (s *Step) Attempt() int { return s.step.Attempt() }
+
+// Position is where the event's record stands in the log.
+func (s *Step) Position() event.Position { return s.step.Position() }
+
+// Epoch is the epoch of the partition's lease; it rises with each owner. A write that carries it can be fenced by
+// any store that keeps the highest one it has seen.
+func (s *Step) Epoch() int64 { return s.step.Epoch() }
