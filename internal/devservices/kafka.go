@@ -211,7 +211,7 @@ func (d *desk) java(ctx context.Context) (string, error) {
 	}
 	java, err := find()
 	if err != nil {
-		return "", fmt.Errorf("Kafka needs Java %d or newer: %w; install one, or give %s", oldestJava, err, EnvKafka)
+		return "", fmt.Errorf("find Java %d or newer for Kafka: %w; install one, or give %s", oldestJava, err, EnvKafka)
 	}
 	return java, nil
 }

@@ -1,0 +1,84 @@
+# Chores of the repository; `make` alone explains them. Go is all that they need beforehand: what else a chore
+# uses it gets itself and says so.
+
+GO        ?= go
+LINTER    := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+SERVICES  := $(GO) run ./internal/cmd/services
+NEEDED    := kafka postgres chromium
+TESTFLAGS ?=
+PKG       ?= ./...
+FUZZTIME  ?= 10s
+BENCH     ?= .
+COUNT     ?= 6
+EVENTS    ?= 100000
+AGGREGATES ?= 1000
+
+# The race detector needs a C compiler. Outside CI tests run without it rather than not at all.
+RACE = $(if $(filter 1,$(shell $(GO) env CGO_ENABLED)),-race)
+
+# A clone that belongs to somebody else must build too: no version is taken from git.
+export GOFLAGS := -buildvcs=false $(GOFLAGS)
+
+.DEFAULT_GOAL := help
+.PHONY: help build test test-short race-check lint fmt fuzz bench prove cover services services-stop services-status clean
+
+help: ## say what there is to make
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo
+	@echo "  Settings: PKG=$(PKG) TESTFLAGS= FUZZTIME=$(FUZZTIME) BENCH=$(BENCH) COUNT=$(COUNT) EVENTS=$(EVENTS) AGGREGATES=$(AGGREGATES)"
+	@echo "  SWARMLOG_KAFKA, SWARMLOG_POSTGRES and CHROME name services to use; those not named are got and started."
+
+build: ## build bin/swarmlog, without C
+	CGO_ENABLED=0 $(GO) build -trimpath -o bin/swarmlog ./cmd/swarmlog
+
+test: race-check ## run all tests, race-checked, beside real Kafka and PostgreSQL (started and stopped here)
+	@$(SERVICES) run $(NEEDED) -- $(GO) run ./internal/cmd/testreport $(RACE) -timeout 15m $(TESTFLAGS) $(PKG)
+
+test-short: ## run the tests that need nothing but Go, without the long ones
+	@$(GO) test -short $(TESTFLAGS) $(PKG)
+
+race-check:
+	@if [ -z "$(RACE)" ]; then \
+	  echo "make: no C compiler, so no race detector: install gcc or clang" >&2; \
+	  if [ "$(CI)" = true ]; then exit 1; fi; \
+	fi
+
+lint: ## check format, vet and lint (golangci-lint, at a pinned version)
+	@unformatted=$$(gofmt -l .); if [ -n "$$unformatted" ]; then echo "not formatted; run make fmt:" >&2; echo "$$unformatted" >&2; exit 1; fi
+	$(GO) run $(LINTER) run ./...
+	@if [ -f bench/go.mod ]; then cd bench && $(GO) vet ./...; fi
+
+fmt: ## format all Go code
+	gofmt -w .
+
+fuzz: ## run every fuzz target for FUZZTIME each
+	@grep -rlE '^func Fuzz' --include='*_test.go' . | sort | while read -r file; do \
+	  for name in $$(sed -nE 's/^func (Fuzz[A-Za-z0-9_]*)\(.*/\1/p' "$$file"); do \
+	    echo "== $$name ($$file), $(FUZZTIME)"; \
+	    $(GO) test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) "$$(dirname "$$file")" </dev/null || exit 1; \
+	  done; \
+	done
+
+bench: ## run the benchmarks COUNT times, in the form that benchstat reads
+	@$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) -timeout 60m ./...
+	@if [ -f bench/go.mod ]; then cd bench && $(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) -timeout 60m ./...; fi
+
+prove: ## check the promises on the embedded broker and ledger: EVENTS over AGGREGATES
+	@$(GO) run ./cmd/swarmlog prove --events $(EVENTS) --aggregates $(AGGREGATES)
+
+cover: ## run all tests and tell how much of the code they reach
+	@mkdir -p .cache
+	@$(SERVICES) run $(NEEDED) -- $(GO) run ./internal/cmd/testreport -coverpkg=./... -coverprofile=.cache/cover.out -timeout 15m $(PKG)
+	@$(GO) tool cover -func=.cache/cover.out | tail -1
+
+services: ## start three Kafka brokers and a PostgreSQL, and print their addresses: eval "$(make -s services)"
+	@$(SERVICES) start kafka postgres
+
+services-stop: ## end just these again
+	@$(SERVICES) stop
+
+services-status: ## tell which of them run
+	@$(SERVICES) status
+
+clean: ## remove what was built here; data folders stay
+	rm -rf bin .cache
