@@ -1,13 +1,14 @@
 // Package event owns the envelope that every record travels in: a CloudEvents
 // 1.0 event, its ids, its codecs (Kafka binding in binary and structured mode)
 // and the foreign shape that other agents already write. It is a leaf: it
-// imports nothing of Swarmlog's except the canonical JSON form, does no I/O and
-// keeps no state.
+// imports nothing of Swarmlog's except the canonical JSON form and the classes
+// of errors, does no I/O and keeps no state.
 package event
 
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"time"
 )
 
@@ -97,10 +98,11 @@ func (e Event) Decode(v any) error {
 // Extension is the value of a context attribute beyond the named ones, or "".
 func (e Event) Extension(name string) string { return e.Extensions[name] }
 
-// SetExtension sets a context attribute; the map is made when first needed.
+// SetExtension sets a context attribute. The map is replaced, not changed, so that copies of the event that share
+// it keep theirs.
 func (e *Event) SetExtension(name, value string) {
-	if e.Extensions == nil {
-		e.Extensions = make(map[string]string, 2)
-	}
-	e.Extensions[name] = value
+	extensions := make(map[string]string, len(e.Extensions)+1)
+	maps.Copy(extensions, e.Extensions)
+	extensions[name] = value
+	e.Extensions = extensions
 }
