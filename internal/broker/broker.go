@@ -12,8 +12,19 @@ import (
 	"github.com/swarmlog/swarmlog/event"
 )
 
-// ErrNoTopic is wrapped by errors about topics that don't exist.
-var ErrNoTopic = errors.New("no such topic")
+var (
+	// ErrNoTopic is wrapped by errors about topics that don't exist.
+	ErrNoTopic = errors.New("no such topic")
+	// ErrTooLarge says that a record doesn't fit into its topic (max.message.bytes): it never will, trying again is
+	// no use.
+	ErrTooLarge = errors.New("record is too large for its topic")
+	// ErrBehind says that a record wasn't published since one before it, of the same partition, failed.
+	ErrBehind = errors.New("not published: an earlier record of the partition failed")
+	// ErrInUse says that another process has the broker's folder.
+	ErrInUse = errors.New("in use by another process")
+	// ErrClosed is what is answered after Close.
+	ErrClosed = errors.New("broker connection is closed")
+)
 
 // TopicID tells a topic from another one of the same name, created later.
 type TopicID [16]byte

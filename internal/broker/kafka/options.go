@@ -1,0 +1,113 @@
+package kafka
+
+import (
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+const (
+	defaultMaxWait = 500 * time.Millisecond
+
+	fetchMaxBytes     = 8 << 20   // one answer of one broker
+	fetchPartition    = 1 << 20   // of it, one partition's share; a larger batch still comes, alone
+	maxDecompressed   = 128 << 20 // a batch that inflates to more stops its partition instead of the process
+	bufferedRecords   = 100_000   // handed over and not yet acknowledged; beyond it Publish waits
+	bufferedBytes     = 64 << 20
+	unknownTopicTries = 8 // a topic that was just created may be unknown to its leader for a moment
+	defaultBatchBytes = 1_000_012
+	minBatchBytes     = 512 // what kgo takes at least
+	maxBatchBytes     = 48 << 20
+
+	minBackoff  = 100 * time.Millisecond
+	maxBackoff  = 2 * time.Second
+	metadataMin = 250 * time.Millisecond
+	metadataMax = 3 * time.Minute
+)
+
+// Options say which cluster to connect to, and how. Seeds is all that must be set.
+type Options struct {
+	Seeds    []string     // addresses (host:port) of some brokers; the others are found through them
+	ClientID string       // as quotas and broker logs name this client; default "swarmlog". Readers append their own name.
+	Logger   *slog.Logger // default: nothing is logged
+
+	// MaxInflight is how many produce requests may be under way to one broker. Default 5, which keeps order and
+	// makes no copies on brokers that keep their idempotence window; the embedded broker loses its window when it is
+	// killed, so it takes 1.
+	MaxInflight int
+	// Uncompressed sends batches as they are: on loopback, compressing costs more than it saves. Default: snappy.
+	Uncompressed bool
+	// MaxWait is how long a broker may hold a fetch for which it has nothing. Default 500 ms. A partition that is
+	// added or resumed while such a fetch is under way, for others, is asked for after it: so this is also how long
+	// that may take.
+	MaxWait time.Duration
+}
+
+func (o Options) withDefaults() (Options, error) {
+	if len(o.Seeds) == 0 {
+		return o, errors.New("connect to kafka: no broker address given: set at least one, such as 127.0.0.1:9092")
+	}
+	if o.ClientID == "" {
+		o.ClientID = "swarmlog"
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.MaxInflight <= 0 {
+		o.MaxInflight = 5
+	}
+	if o.MaxWait <= 0 {
+		o.MaxWait = defaultMaxWait
+	}
+	return o, nil
+}
+
+// connection is what every client of the cluster shares: where it is, who we are and how patient. Transport security
+// and authentication belong here, so that producer, readers and administration can't differ in them.
+func (o Options) connection(clientID string) []kgo.Opt {
+	return []kgo.Opt{
+		kgo.SeedBrokers(o.Seeds...),
+		kgo.ClientID(clientID),
+		kgo.SoftwareNameAndVersion("swarmlog", "1"),
+		kgo.WithLogger(logger{o.Logger.With("client", clientID)}),
+		kgo.DialTimeout(5 * time.Second),
+		kgo.RetryBackoffFn(backoff),
+		kgo.MetadataMinAge(metadataMin),
+		kgo.MetadataMaxAge(metadataMax),
+		kgo.MaxDecompressBatchBytes(maxDecompressed),
+		kgo.DisableClientMetrics(), // nothing is pushed to the broker that nobody asked for
+	}
+}
+
+// producer adds to connection what the one idempotent producer needs: limit tells the largest batch of a topic.
+func (o Options) producer(limit func(topic string) int32) []kgo.Opt {
+	compression := []kgo.CompressionCodec{kgo.SnappyCompression(), kgo.NoCompression()}
+	if o.Uncompressed {
+		compression = compression[1:]
+	}
+	return append(o.connection(o.ClientID),
+		kgo.RequiredAcks(kgo.AllISRAcks()),
+		kgo.RecordPartitioner(kgo.ManualPartitioner()), // records carry their partition
+		kgo.ProducerLinger(0),                          // while one request is under way the next batch fills by itself
+		kgo.MaxProduceRequestsInflightPerBroker(o.MaxInflight),
+		kgo.ProducerBatchCompression(compression...),
+		kgo.ProducerBatchMaxBytesFn(limit),
+		kgo.MaxBufferedRecords(bufferedRecords),
+		kgo.MaxBufferedBytes(bufferedBytes),
+		kgo.UnknownTopicRetries(unknownTopicTries),
+	)
+}
+
+// consumer adds to connection what a reader needs. Nothing resets an offset: what isn't there is an error.
+func (o Options) consumer(name string) []kgo.Opt {
+	return append(o.connection(o.ClientID+"-"+name),
+		kgo.ConsumeResetOffset(kgo.NoResetOffset()),
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
+		kgo.FetchMaxBytes(fetchMaxBytes),
+		kgo.FetchMaxPartitionBytes(fetchPartition),
+		kgo.FetchMinBytes(1),
+		kgo.FetchMaxWait(o.MaxWait),
+	)
+}
