@@ -121,7 +121,8 @@ func (e *Event) takeMember(data []byte) error {
 }
 
 // EncodeStructured makes a record of the event in structured mode, JSON format.
-// JSON data stands in it byte for byte; text is a string, anything else base64.
+// JSON data stands in it byte for byte, but readers can't tell the whitespace
+// around it from their own; text is a string, anything else base64.
 // Errors are those of Encode.
 func (e Event) EncodeStructured() (Message, error) {
 	e, err := e.ready()
