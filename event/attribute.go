@@ -98,7 +98,7 @@ func twice(name string) error {
 	return fmt.Errorf("found attribute %s twice, expected it once; correct the producer", name)
 }
 
-// event checks the attributes and makes an event of them, in two allocations where there are no extensions.
+// event checks the attributes and makes an event of them, in one allocation where there are no extensions.
 func (a *attributes) event(key []byte) (Event, error) {
 	if err := a.check(); err != nil {
 		return Event{}, err
@@ -261,7 +261,7 @@ func attributeText(name string, value []byte) ([]byte, error) {
 }
 
 // parseTime reads a time as RFC 3339 has it. Beyond time.Time's own reading it takes what that RFC also allows:
-// t and z in lower case, and second 60, which is read as the second after 59. A decimal comma it takes not.
+// t and z in lower case, and second 60, which is read as the second after 59; but no decimal comma.
 func parseTime(value []byte) (time.Time, error) {
 	var t time.Time
 	comma := bytes.IndexByte(value, ',') >= 0
