@@ -24,15 +24,13 @@ async function look() {
   timer = 0;
   asking = new AbortController();
   const limit = setTimeout(() => asking?.abort(), patience);
+  let status = null;
   try {
     const answer = await fetch("/api/v1/status", { signal: asking.signal, headers: { Accept: "application/json" } });
     const body = await answer.json();
     if (!answer.ok) throw new Error([body.detail, body.next].filter(Boolean).join(". "));
+    status = body;
     failures = 0;
-    lastGood = Date.now();
-    show(body);
-    $("gone").hidden = true;
-    set($("link"), "live");
   } catch (error) {
     if (document.hidden) return;
     failures++;
@@ -42,6 +40,7 @@ async function look() {
     asking = null;
   }
   plan();
+  if (status) show(status);
 }
 
 function plan() {
@@ -71,6 +70,9 @@ document.addEventListener("visibilitychange", () => {
 });
 
 function show(s) {
+  lastGood = Date.now();
+  $("gone").hidden = true;
+  set($("link"), "live");
   document.title = s.swarm ? `${visible(s.swarm)}: ${s.state}` : "Swarmlog";
   set($("swarm"), visible(s.swarm));
   set($("state"), s.state);
