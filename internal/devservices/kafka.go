@@ -238,8 +238,8 @@ func (d *desk) kafkaJars(ctx context.Context) (string, error) {
 	d.logf("kafka: fetching Kafka %s through Maven into %s (about 45 MB)", KafkaVersion, home)
 	begin := time.Now()
 	// -C: a jar whose checksum differs is an error, not a warning.
-	if _, err := runs(ctx, getLimit, command("mvn", "-B", "-q", "-C", "-f", filepath.Join(partial, "pom.xml"),
-		"dependency:copy-dependencies", "-DincludeScope=runtime", "-DoutputDirectory="+filepath.Join(partial, "libs"))); err != nil {
+	if _, err := runs(ctx, getLimit, command("mvn", "-B", "-q", "-C", "-Dstyle.color=never", "-f", filepath.Join(partial, "pom.xml"),
+		"org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies", "-DincludeScope=runtime", "-DoutputDirectory="+filepath.Join(partial, "libs"))); err != nil {
 		return "", fmt.Errorf("fetch Kafka's jars: %w; check that Maven reaches a repository, or give %s", err, EnvKafka)
 	}
 	// Renamed only once it's complete: a fetch that was cut off is never taken for a whole one.
