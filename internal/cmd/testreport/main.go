@@ -118,7 +118,7 @@ func (r *report) endTest(e event, t test) {
 	case "fail":
 		r.failing[e.Package]++
 		r.failed = append(r.failed, t)
-		fmt.Fprintf(r.w, "%s\n", strings.TrimRight(r.output[t], "\n"))
+		fmt.Fprintln(r.w, withoutMarks(r.output[t]))
 	case "skip":
 		if strings.HasPrefix(e.Test, "Fuzz") && strings.Contains(e.Test, "/") {
 			break
@@ -137,7 +137,7 @@ func (r *report) endPackage(e event) {
 			// A test that was running then has the reason in its output.
 			for running, out := range r.output {
 				if running.pkg == e.Package && running.name != "" {
-					fmt.Fprint(r.w, out)
+					fmt.Fprintln(r.w, withoutMarks(out))
 				}
 			}
 			fmt.Fprint(r.w, r.output[t])
@@ -155,6 +155,17 @@ func (r *report) endPackage(e event) {
 			delete(r.output, k)
 		}
 	}
+}
+
+// withoutMarks is a test's output without the lines that say when it ran and paused.
+func withoutMarks(output string) string {
+	var kept strings.Builder
+	for line := range strings.Lines(output) {
+		if !strings.HasPrefix(line, "=== ") {
+			kept.WriteString(line)
+		}
+	}
+	return strings.TrimRight(kept.String(), "\n")
 }
 
 // reason is what a skipped test said, without the lines of go test.

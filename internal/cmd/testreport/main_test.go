@@ -18,11 +18,12 @@ func TestReport(t *testing.T) {
 {"Action":"output","Package":"a","Output":"ok  \ta\t(cached)\n"}
 {"Action":"pass","Package":"a","Elapsed":1.5}
 `, true, true, []string{"ok\ta\t1.50s\t1 tests (cached)", "1 passed, 0 failed, 0 skipped"}, []string{"noise"}},
-		{"one fails", `{"Action":"output","Package":"a","Test":"TestX","Output":"want 1, got 2\n"}
+		{"one fails", `{"Action":"output","Package":"a","Test":"TestX","Output":"=== RUN   TestX\n"}
+{"Action":"output","Package":"a","Test":"TestX","Output":"want 1, got 2\n"}
 {"Action":"fail","Package":"a","Test":"TestX"}
 {"Action":"pass","Package":"a","Test":"TestY"}
 {"Action":"fail","Package":"a","Elapsed":0.1}
-`, false, false, []string{"want 1, got 2", "FAIL\ta", "failed: a TestX", "1 passed, 1 failed, 0 skipped"}, nil},
+`, false, false, []string{"want 1, got 2", "FAIL\ta", "failed: a TestX", "1 passed, 1 failed, 0 skipped"}, []string{"=== RUN"}},
 		{"does not build", `{"ImportPath":"a","Action":"build-output","Output":"a.go:1: syntax error\n"}
 {"ImportPath":"a","Action":"build-fail"}
 {"Action":"fail","Package":"a","Elapsed":0}
