@@ -44,9 +44,17 @@ func (g *group) dead(t *task, why error) *ledger.Step {
 	}
 	s.Emits = []ledger.Outgoing{{Topic: topic, Partition: t.record.Partition, Message: m}}
 	if g.spec.OnDead == Park && t.event.Subject != "" {
-		s.Wait = g.row(t, "parked behind "+t.record.Position.String()+": "+cut(firstLine(why.Error()), 256))
+		s.Wait = g.row(t, "parked behind "+t.record.Position.String()+": "+cut(FirstLine(why.Error()), 256))
 		s.Wait.Dead = true
 	}
+	return s
+}
+
+// conflicting dead-letters a task whose id another event has. It parks nothing: the aggregate's own event of that name
+// was applied.
+func (g *group) conflicting(t *task, why error) *ledger.Step {
+	s := g.dead(t, why)
+	s.Wait = nil
 	return s
 }
 
@@ -83,7 +91,7 @@ func deadReason(s *ledger.Step) string {
 	for _, e := range s.Emits {
 		for _, h := range e.Message.Headers {
 			if h.Key == HeaderDeadReason {
-				return firstLine(string(h.Value))
+				return FirstLine(string(h.Value))
 			}
 		}
 	}

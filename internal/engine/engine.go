@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/swarmlog/swarmlog/internal/broker"
@@ -70,8 +71,9 @@ type Engine struct {
 	commits *committer
 	relay   *relay
 
-	started time.Time
-	running sync.WaitGroup
+	started  time.Time
+	prepared atomic.Bool // topics are known
+	running  sync.WaitGroup
 }
 
 // New checks the agents and makes an engine; Run starts it.
@@ -115,8 +117,12 @@ func New(opts Options, agents []Agent, sources []Source) (*Engine, error) {
 func (e *Engine) Run(ctx context.Context) error {
 	e.started = time.Now()
 	if err := e.prepare(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil // stopped before it had begun
+		}
 		return err
 	}
+	e.prepared.Store(true)
 	// The parts outlive ctx, since draining needs them; stop ends them, in the reverse of the order of the path.
 	work, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()

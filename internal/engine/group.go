@@ -68,7 +68,6 @@ type partition struct {
 	reported int64
 	held     bool // paused at the reader
 	leaving  bool // no more is admitted: the lease is about to be given back
-	last     time.Time
 }
 
 func newGroup(e *Engine, spec Agent) *group {

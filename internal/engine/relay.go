@@ -38,6 +38,7 @@ type relay struct {
 	mu      sync.Mutex
 	inbox   []func() // what others want done, in order; run by the relay's goroutine
 	pending int      // rows handed over or known of, and not yet acknowledged
+	boxed   map[ledger.Key]load
 	changed chan struct{}
 	wake    chan struct{}
 
@@ -46,6 +47,12 @@ type relay struct {
 	streams map[streamID]*stream
 	due     []*stream // streams with rows and nothing under way
 	short   []*outbox // outboxes with rows that aren't in memory, and room for them
+}
+
+// load is what a lease's outbox holds in memory, and since when it hasn't been empty.
+type load struct {
+	rows  int
+	since time.Time
 }
 
 // outbox is one lease's, as far as it's in memory.
@@ -81,7 +88,7 @@ type stream struct {
 func newRelay(o Options, c *committer) *relay {
 	return &relay{ledger: o.Ledger, publisher: o.Broker.Publisher(), lookup: o.Broker.Topics, commits: c, log: o.Logger,
 		meter: o.Meter, notify: o.Notify, rand: o.Rand, topics: map[string]broker.Topic{}, changed: make(chan struct{}),
-		wake: make(chan struct{}, 1), boxes: map[ledger.Key]*outbox{}, streams: map[streamID]*stream{}}
+		wake: make(chan struct{}, 1), boxed: map[ledger.Key]load{}, boxes: map[ledger.Key]*outbox{}, streams: map[streamID]*stream{}}
 }
 
 func (r *relay) lookUp(ctx context.Context, names map[string]bool) error {
@@ -104,17 +111,17 @@ func (r *relay) limit(topic string) int {
 	return client
 }
 
-func (r *relay) do(rows int, f func()) {
+// do has f run by the relay's goroutine.
+func (r *relay) do(f func()) {
 	r.mu.Lock()
 	r.inbox = append(r.inbox, f)
-	r.pending += rows
 	r.mu.Unlock()
 	signal(r.wake)
 }
 
 // adopt takes over a lease's outbox, with what an earlier owner left in it.
 func (r *relay) adopt(f ledger.Fence, top int64) {
-	r.do(0, func() {
+	r.do(func() {
 		box := &outbox{fence: f, top: top}
 		if sabotage.Is(sabotage.RelayTrailsID) {
 			box.loaded, box.deleted = top, top
@@ -126,14 +133,14 @@ func (r *relay) adopt(f ledger.Fence, top int64) {
 
 // leave forgets a lease's outbox: its next owner publishes what is left.
 func (r *relay) leave(f ledger.Fence) {
-	r.do(0, func() {
+	r.do(func() {
 		box := r.boxes[f.Key]
 		if box == nil || box.fence.Epoch != f.Epoch {
 			return
 		}
 		box.gone = true
 		delete(r.boxes, f.Key)
-		r.settle(-box.held)
+		r.settle(f.Key, -box.held)
 		for id, s := range r.streams {
 			if s.box == box {
 				delete(r.streams, id)
@@ -144,15 +151,16 @@ func (r *relay) leave(f ledger.Fence) {
 
 // add hands over rows that were just committed.
 func (r *relay) add(f ledger.Fence, rows []ledger.Outgoing) {
-	r.do(len(rows), func() {
+	r.settle(f.Key, len(rows))
+	r.do(func() {
 		box := r.boxes[f.Key]
 		if box == nil || box.fence.Epoch != f.Epoch {
-			r.settle(-len(rows))
+			r.settle(f.Key, -len(rows))
 			return
 		}
 		box.top = max(box.top, rows[len(rows)-1].Seq)
 		if box.loaded+1 != rows[0].Seq || box.held >= outboxHigh {
-			r.settle(-len(rows)) // they are read back once there's room
+			r.settle(f.Key, -len(rows)) // they are read back once there's room
 			r.wantRows(box)
 			return
 		}
@@ -160,15 +168,31 @@ func (r *relay) add(f ledger.Fence, rows []ledger.Outgoing) {
 	})
 }
 
-// settle changes the number of pending rows and tells those who wait for none.
-func (r *relay) settle(n int) {
+// settle changes the number of a lease's pending rows and tells those who wait for there to be none at all.
+func (r *relay) settle(k ledger.Key, n int) {
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.pending += n
+	l := r.boxed[k]
+	if l.rows == 0 {
+		l.since = time.Now()
+	}
+	if l.rows += n; l.rows > 0 {
+		r.boxed[k] = l
+	} else {
+		delete(r.boxed, k)
+	}
 	if r.pending == 0 {
 		close(r.changed)
 		r.changed = make(chan struct{})
 	}
-	r.mu.Unlock()
+}
+
+// held is what the outbox of a lease holds.
+func (r *relay) held(k ledger.Key) load {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.boxed[k]
 }
 
 func (r *relay) run(ctx context.Context) {
@@ -222,15 +246,10 @@ func (r *relay) load(box *outbox, rows []ledger.Outgoing) {
 
 // partition is where a row goes: where it says, else where its key leads; without a key they take turns.
 func (r *relay) partition(row ledger.Outgoing) int32 {
-	n := max(1, r.topics[row.Topic].Partitions)
-	switch {
-	case row.Partition >= 0:
+	if row.Partition >= 0 {
 		return row.Partition
-	case len(row.Message.Key) > 0:
-		return route.Partition(row.Message.Key, n)
-	default:
-		return int32(row.Seq % int64(n))
 	}
+	return route.Record(row.Message.Key, row.Seq, max(1, r.topics[row.Topic].Partitions))
 }
 
 func (r *relay) wantRows(box *outbox) {
@@ -253,11 +272,11 @@ func (r *relay) readBack(ctx context.Context) {
 		if err != nil {
 			if ctx.Err() == nil {
 				r.log.Warn("outbox can't be read; trying again", "group", box.fence.Group, "error", err)
-				time.AfterFunc(time.Second, func() { r.do(0, func() { r.wantRows(box) }) })
+				time.AfterFunc(time.Second, func() { r.do(func() { r.wantRows(box) }) })
 			}
 			continue
 		}
-		r.settle(len(rows))
+		r.settle(box.fence.Key, len(rows))
 		r.load(box, rows)
 		if len(rows) < outboxPage {
 			r.mark(box, box.loaded+1, box.top)
@@ -279,7 +298,7 @@ func (r *relay) send(s *stream) {
 		rec := broker.Record{Message: s.rows[i].Message, TopicID: topic.ID,
 			Position: event.Position{Topic: s.id.topic, Partition: s.id.partition}}
 		run := s
-		r.publisher.Publish(rec, func(_ int64, err error) { r.do(0, func() { r.acknowledged(run, i, err) }) })
+		r.publisher.Publish(rec, func(_ int64, err error) { r.do(func() { r.acknowledged(run, i, err) }) })
 	}
 }
 
@@ -305,7 +324,7 @@ func (r *relay) acknowledged(s *stream, i int, err error) {
 	s.rows = s.rows[done:]
 	s.underway = 0
 	s.box.held -= done
-	r.settle(-done)
+	r.settle(s.id.lease, -done)
 	r.wantRows(s.box)
 	if s.failed != nil {
 		r.standStill(s)
@@ -326,9 +345,9 @@ func (r *relay) standStill(s *stream) {
 	r.log.Warn("publishing failed; the stream starts again at its lowest row", "group", s.id.lease.Group, "topic", s.id.topic,
 		"partition", s.id.partition, "attempt", s.attempt, "error", s.failed)
 	r.notify(Notice{Time: time.Now(), Kind: NoticeStall, Agent: s.id.lease.Group, Topic: s.id.topic, Partition: s.id.partition,
-		Text: "publishing stands still: " + firstLine(s.failed.Error())})
+		Text: "publishing stands still: " + FirstLine(s.failed.Error())})
 	time.AfterFunc(wait, func() {
-		r.do(0, func() {
+		r.do(func() {
 			s.failed = nil
 			r.due = append(r.due, s)
 		})

@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -27,9 +28,7 @@ func (g *group) settle(t *task, s *ledger.Step, r ledger.Result) {
 		g.abandon(t)
 		g.mu.Unlock()
 	case errors.Is(r.Err, ledger.ErrConflict):
-		d := g.dead(t, fault.As(fault.Permanent, r.Err))
-		d.Wait = nil // another event of the same name is no reason to hold the aggregate
-		g.submit(t, d)
+		g.submit(t, g.conflicting(t, fault.As(fault.Permanent, r.Err)))
 	default:
 		g.failedAttempt(t, r.Err)
 	}
@@ -51,7 +50,6 @@ func (g *group) settled(t *task, s *ledger.Step, r ledger.Result) {
 	if !s.FromBacklog {
 		p.next, p.finished = p.finished.Add(ledger.Span{From: s.From, To: s.Offset}).Advance(p.next)
 	}
-	p.last = t.record.Time
 	g.park(t, s, r)
 	if sabotage.Is(sabotage.LaneFreedEarly) {
 		return
@@ -161,18 +159,14 @@ func (e *Engine) outgoing(agent string, in event.Event, emits []emission) ([]led
 		if out.Time.IsZero() {
 			out.Time = now
 		}
-		ext := make(map[string]string, len(out.Extensions)+3)
-		if trace := in.Extension("traceparent"); trace != "" {
-			ext["traceparent"] = trace
+		out.Extensions = maps.Clone(out.Extensions) // the handler's event isn't ours to change
+		if trace := in.Extension("traceparent"); trace != "" && out.Extension("traceparent") == "" {
+			out.SetExtension("traceparent", trace)
 		}
-		for k, v := range out.Extensions {
-			ext[k] = v
+		out.SetHops(in.Hops() + 1)
+		if _, ok := out.RecordedTime(); !ok {
+			out.SetRecordedTime(now)
 		}
-		ext["hops"] = fmt.Sprint(in.Hops() + 1)
-		if ext["recordedtime"] == "" {
-			ext["recordedtime"] = now.Format(time.RFC3339Nano)
-		}
-		out.Extensions = ext
 		m, err := out.Encode()
 		if err != nil {
 			return nil, fault.As(fault.Permanent, fmt.Errorf("emit %s: %w", em, err))
@@ -194,7 +188,8 @@ func size(m event.Message) int {
 	return n
 }
 
-func firstLine(s string) string {
+// FirstLine is what a person needs of a reason; what follows it, such as a stack, is for the log.
+func FirstLine(s string) string {
 	line, _, _ := strings.Cut(s, "\n")
 	return line
 }

@@ -19,6 +19,7 @@ type AgentStatus struct {
 	Queued     int   // records admitted and not settled
 	Weight     int64 // bytes of them
 	Partitions []PartitionStatus
+	Lanes      []LaneStatus // the lanes at work the longest, at most 20
 }
 
 // PartitionStatus is what is known in this worker of a partition that it owns.
@@ -26,14 +27,29 @@ type PartitionStatus struct {
 	Topic     string
 	Partition int32
 	Epoch     int64
-	Next      int64 // the lowest offset that isn't finished
-	End       int64 // high watermark, as of the last fetch
-	Lanes     int   // aggregates with queued or running records
-	Parked    int   // aggregates that wait in the backlog
-	Held      bool  // reading is paused: too much is queued
-	Oldest    time.Time
-	LastTime  time.Time // append time of the last settled record
+	Next      int64     // the lowest offset that isn't finished
+	End       int64     // high watermark, as of the last fetch
+	Lanes     int       // aggregates with queued or running records
+	Parked    int       // aggregates that wait in the backlog
+	Held      bool      // reading is paused: too much is queued
+	Oldest    time.Time // start of the oldest running step; zero: none runs
+	Pending   time.Time // append time of the oldest record that isn't settled; zero: none is known
+	Outbox    int       // events committed and not yet published
+	Unsent    time.Time // since when there are some; zero: there are none
 }
+
+// LaneStatus is the queue of one aggregate.
+type LaneStatus struct {
+	Subject   string
+	Topic     string
+	Partition int32
+	Queued    int // behind the first
+	Weight    int64
+	Attempt   int
+	Started   time.Time // of the running step; zero: it waits for its commit or its next attempt
+}
+
+const laneLimit = 20
 
 // Status is a snapshot of what this worker does; it asks neither the ledger nor the broker.
 func (e *Engine) Status() []AgentStatus {
@@ -53,13 +69,42 @@ func (g *group) status() AgentStatus {
 	a := AgentStatus{Name: g.spec.Name, Failed: g.failed, Running: g.running, Weight: g.queued}
 	for _, p := range g.parts {
 		a.Queued += p.pending
-		a.Partitions = append(a.Partitions, PartitionStatus{Topic: p.id.topic, Partition: p.id.partition, Epoch: p.fence.Epoch,
-			Next: p.next, End: max(p.end, p.next), Lanes: len(p.lanes), Parked: len(p.parked), Held: p.held, Oldest: p.oldest(), LastTime: p.last})
+		a.Partitions = append(a.Partitions, p.status(g.eng.relay.held(p.fence.Key)))
+		for _, l := range p.lanes {
+			if l.busy && len(l.queue) > 0 {
+				a.Lanes = append(a.Lanes, l.status())
+			}
+		}
 	}
 	slices.SortFunc(a.Partitions, func(x, y PartitionStatus) int {
 		return cmp.Or(cmp.Compare(x.Topic, y.Topic), cmp.Compare(x.Partition, y.Partition))
 	})
+	slices.SortFunc(a.Lanes, func(x, y LaneStatus) int {
+		return cmp.Or(x.Started.Compare(y.Started), cmp.Compare(x.Subject, y.Subject))
+	})
+	a.Lanes = a.Lanes[:min(len(a.Lanes), laneLimit)]
 	return a
+}
+
+func (p *partition) status(out load) PartitionStatus {
+	s := PartitionStatus{Topic: p.id.topic, Partition: p.id.partition, Epoch: p.fence.Epoch, Next: p.next, End: max(p.end, p.next),
+		Lanes: len(p.lanes), Parked: len(p.parked), Held: p.held, Oldest: p.oldest(), Outbox: out.rows, Unsent: out.since}
+	for _, l := range p.lanes {
+		if at := l.queue[0].record.Time; s.Pending.IsZero() || at.Before(s.Pending) {
+			s.Pending = at
+		}
+	}
+	return s
+}
+
+func (l *lane) status() LaneStatus {
+	t := l.queue[0]
+	s := LaneStatus{Subject: t.event.Subject, Topic: l.p.id.topic, Partition: l.p.id.partition, Queued: len(l.queue) - 1,
+		Attempt: t.attempt, Started: t.started}
+	for _, q := range l.queue {
+		s.Weight += q.weight
+	}
+	return s
 }
 
 // Idle tells whether, over the whole swarm, no record is left that could settle by itself: sources have offered all,
@@ -70,6 +115,9 @@ func (g *group) status() AgentStatus {
 // published, (3) every partition is read to its end, (4) commits are counted again. If nothing was committed
 // between 1 and 4, nothing can have been published after 3 looked.
 func (e *Engine) Idle(ctx context.Context) (bool, error) {
+	if !e.prepared.Load() {
+		return false, nil
+	}
 	for _, s := range e.sources {
 		if !s.isIdle() && s.failure() == nil {
 			return false, nil

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/swarmlog/swarmlog/event"
 	"github.com/swarmlog/swarmlog/internal/fault"
 	"github.com/swarmlog/swarmlog/internal/sabotage"
 	"github.com/swarmlog/swarmlog/ledger"
@@ -57,7 +58,7 @@ func (g *group) attempt(t *task) (*ledger.Step, error) {
 	}
 	if t.seen != nil {
 		if digest := t.event.Digest(); digest != *t.seen {
-			return g.dead(t, conflict(digest, *t.seen)), nil
+			return g.conflicting(t, conflict(digest, *t.seen)), nil
 		}
 		return g.step(t, ledger.Duplicate), nil
 	}
@@ -66,7 +67,7 @@ func (g *group) attempt(t *task) (*ledger.Step, error) {
 		s.Wait = g.row(t, reason)
 		return s, nil
 	}
-	if len(g.spec.Types) > 0 && !slices.Contains(g.spec.Types, t.event.Type) {
+	if !g.handles(t.event) {
 		return g.step(t, ledger.Ignored), nil
 	}
 	if hops := t.event.Hops(); hops > g.spec.Limits.Hops {
@@ -77,6 +78,15 @@ func (g *group) attempt(t *task) (*ledger.Step, error) {
 			at.Format(time.RFC3339), t.record.Time.Format(time.RFC3339), g.eng.opts.Horizon)
 	}
 	return g.handle(t)
+}
+
+// handles tells whether the agent handles an event's type. Tombstones (records without a value) are for those who
+// ask for them.
+func (g *group) handles(e event.Event) bool {
+	if len(g.spec.Types) == 0 {
+		return !e.Tombstone()
+	}
+	return slices.Contains(g.spec.Types, e.Type)
 }
 
 // handle runs the handler once and turns what it collected into a step.
@@ -177,7 +187,7 @@ func (g *group) failedAttempt(t *task, err error) {
 		wait := backoff(t.attempt, g.spec.Limits.Backoff, g.spec.Limits.MaxWait, g.eng.opts.Rand)
 		g.eng.opts.Meter.Retried(g.spec.Name)
 		g.log.Warn("step failed; it will run again", "at", t.record.Position, "subject", t.event.Subject, "attempt", t.attempt, "wait", wait, "error", err)
-		g.notice(NoticeRetry, t.lane.p, t.record.Offset, t.event.Subject, firstLine(err.Error()))
+		g.notice(NoticeRetry, t.lane.p, t.record.Offset, t.event.Subject, FirstLine(err.Error()))
 		time.AfterFunc(wait, func() { g.retry(t) })
 	}
 }

@@ -1,0 +1,281 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/swarmlog/swarmlog/internal/engine"
+	"github.com/swarmlog/swarmlog/internal/httpapi"
+	"github.com/swarmlog/swarmlog/internal/telemetry/status"
+	"github.com/swarmlog/swarmlog/ledger"
+)
+
+// rateWindow is what rates look back over.
+const rateWindow = 10 * time.Second
+
+// Index is what a swarm keeps in tables of its own, for people to look at. All functions may be nil.
+type Index struct {
+	Count  func(ctx context.Context, tx ledger.Tx) (documents, pages int64, err error)
+	Search func(ctx context.Context, tx ledger.Tx, words string, limit int) ([]httpapi.Hit, error)
+	Pages  func(ctx context.Context, tx ledger.Tx, yield func(httpapi.Page) error) error
+	// Notes tells of things that are no dead letters and that a person should know still.
+	Notes func(ctx context.Context, tx ledger.Tx) ([]string, error)
+}
+
+// meters are the rates of the swarm and of its agents.
+type meters struct {
+	mu     sync.Mutex
+	all    *status.Meter
+	agents map[string]*status.Meter
+}
+
+func newMeters() *meters {
+	return &meters{all: status.NewMeter(rateWindow), agents: map[string]*status.Meter{}}
+}
+
+func (m *meters) observe(agent string, at time.Time, total int64) float64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if agent == "" {
+		return m.all.Observe(at, total)
+	}
+	if m.agents[agent] == nil {
+		m.agents[agent] = status.NewMeter(rateWindow)
+	}
+	return m.agents[agent].Observe(at, total)
+}
+
+// Status is the run as it is now.
+func (a *App) Status(ctx context.Context) (status.Status, error) { return a.status.Status(ctx) }
+
+// look takes the status from the engines, the ledger, the broker and the swarm's own index.
+func (a *App) look(ctx context.Context) (status.Status, error) {
+	now := time.Now()
+	s := status.Status{Swarm: a.config.Name, State: a.state.Load().(status.State), Started: a.started, Time: now,
+		Model: a.config.ModelLine, DeadLetters: a.letters.newest(status.MaxDeadLetters)}
+	if a.ledger == nil || len(a.engines) == 0 {
+		return s, nil
+	}
+	totals, err := a.ledger.Totals(ctx)
+	if err != nil {
+		return s, err
+	}
+	s.Inference = totals.Inference
+	counters := map[string]ledger.Counters{}
+	for _, l := range totals.Leases {
+		c := counters[l.Group]
+		c.Add(l.Counters)
+		counters[l.Group] = c
+		if l.TopicID != [16]byte{} { // a source's offers aren't records
+			s.Records.Add(l.Counters)
+		}
+	}
+	s.Agents = a.lookAgents(now, counters)
+	s.StepsPerSecond = a.meters.observe("", now, s.Settled())
+	if a.config.Index.Count != nil {
+		if err := a.ledger.Read(ctx, func(ctx context.Context, tx ledger.Tx) (err error) {
+			s.Documents, s.Pages, err = a.config.Index.Count(ctx, tx)
+			return err
+		}); err != nil {
+			return s, err
+		}
+	}
+	s.Broker = status.Broker{Address: a.server.Addr(), LogBytes: a.server.LogBytes()}
+	for _, err := range a.server.Health() {
+		s.Broker.Health = append(s.Broker.Health, err.Error())
+	}
+	if !a.config.InMemory {
+		s.Ledger.Path = filepath.Join(a.config.Data, LedgerFile)
+		for _, suffix := range []string{"", "-wal"} {
+			if info, err := os.Stat(s.Ledger.Path + suffix); err == nil {
+				s.Ledger.Bytes += info.Size()
+			}
+		}
+	}
+	if s.Warnings, err = a.warnings(ctx); err != nil {
+		return s, err
+	}
+	s.Complete()
+	s.TimeLeftSeconds = status.TimeLeft(s.Remaining, s.StepsPerSecond)
+	if s.State == status.Running && s.Remaining != nil && *s.Remaining == 0 && totals.Outbox == 0 && sourcesIdle(s.Agents) {
+		s.State = status.Idle
+	}
+	if len(a.Failed()) > 0 {
+		s.State = status.Failed
+	}
+	return s, nil
+}
+
+func sourcesIdle(agents []status.Agent) bool {
+	for _, a := range agents {
+		if a.Kind == "source" && a.State == status.AgentRunning {
+			return false
+		}
+	}
+	return true
+}
+
+// lookAgents joins what the engines of this process know of each agent.
+func (a *App) lookAgents(now time.Time, counters map[string]ledger.Counters) []status.Agent {
+	var order []string
+	byName := map[string]*status.Agent{}
+	for _, e := range a.engines {
+		for _, s := range e.Status() {
+			g := byName[s.Name]
+			if g == nil {
+				g = &status.Agent{Name: s.Name, Kind: a.kind(s), State: status.AgentIdle, Outcomes: counters[s.Name]}
+				byName[s.Name], order = g, append(order, s.Name)
+			}
+			join(g, s, now)
+		}
+	}
+	agents := make([]status.Agent, len(order))
+	for i, name := range order {
+		agents[i] = *byName[name]
+		c := agents[i].Outcomes
+		agents[i].Rate = a.meters.observe(name, now, c.Delivered()-c.Waiting)
+	}
+	return agents
+}
+
+func (a *App) kind(s engine.AgentStatus) string {
+	switch {
+	case s.Source:
+		return "source"
+	case a.config.Kinds[s.Name] != "":
+		return a.config.Kinds[s.Name]
+	default:
+		return "go"
+	}
+}
+
+func join(g *status.Agent, s engine.AgentStatus, now time.Time) {
+	g.InFlight += int64(s.Running)
+	g.Queued += int64(s.Queued - s.Running)
+	g.WeightBytes += s.Weight
+	if s.Queued > 0 || (s.Source && !s.Idle) {
+		g.State = status.AgentRunning
+	}
+	for _, p := range s.Partitions {
+		g.Partitions = append(g.Partitions, lookPartition(p, now))
+		if p.Next < p.End && g.State == status.AgentIdle {
+			g.State = status.AgentRunning
+		}
+	}
+	for _, l := range s.Lanes {
+		lane := status.Lane{Subject: l.Subject, Topic: l.Topic, Partition: l.Partition, Queued: int64(l.Queued),
+			WeightBytes: l.Weight, Attempt: l.Attempt}
+		if !l.Started.IsZero() {
+			lane.RunningSeconds = now.Sub(l.Started).Seconds()
+		}
+		g.Lanes = append(g.Lanes, lane)
+	}
+	if s.Failed != nil {
+		g.State, g.Reason = status.AgentStopped, s.Failed.Error()
+	}
+}
+
+func lookPartition(p engine.PartitionStatus, now time.Time) status.Partition {
+	lag := p.End - p.Next
+	out := status.Partition{Topic: p.Topic, Partition: p.Partition, Epoch: p.Epoch, Next: p.Next, End: p.End, Lag: &lag,
+		Lanes: int64(p.Lanes), Parked: int64(p.Parked), Outbox: int64(p.Outbox)}
+	var age float64
+	switch {
+	case !p.Pending.IsZero():
+		age = max(0, now.Sub(p.Pending).Seconds())
+		out.LagSeconds = &age
+	case lag == 0:
+		out.LagSeconds = &age
+	}
+	if p.Outbox > 0 {
+		out.OutboxSeconds = now.Sub(p.Unsent).Seconds()
+	}
+	if !p.Oldest.IsZero() {
+		out.OldestStepSeconds = now.Sub(p.Oldest).Seconds()
+	}
+	return out
+}
+
+// warnings are what a person should know once all is done.
+func (a *App) warnings(ctx context.Context) ([]string, error) {
+	warnings := []string{}
+	for name, err := range a.Failed() {
+		warnings = append(warnings, fmt.Sprintf("agent %s stopped: %s", name, engine.FirstLine(err.Error())))
+	}
+	for _, d := range a.letters.newest(lettersLimit) {
+		warnings = append(warnings, fmt.Sprintf("%s: %s", d.Agent, d.Reason))
+	}
+	for _, err := range a.server.Health() {
+		warnings = append(warnings, err.Error())
+	}
+	for _, e := range a.engines {
+		if err := e.Stalled(); err != nil {
+			warnings = append(warnings, "nothing can be committed at present: "+err.Error())
+		}
+	}
+	if a.config.Index.Notes == nil {
+		return warnings, nil
+	}
+	err := a.ledger.Read(ctx, func(ctx context.Context, tx ledger.Tx) error {
+		notes, err := a.config.Index.Notes(ctx, tx)
+		warnings = append(warnings, notes...)
+		return err
+	})
+	return warnings, err
+}
+
+// ready is why the run can't do its work now.
+func (a *App) ready(context.Context) []string {
+	var reasons []string
+	if s := a.state.Load().(status.State); s != status.Running {
+		reasons = append(reasons, "the run is "+string(s))
+	}
+	for name, err := range a.Failed() {
+		reasons = append(reasons, fmt.Sprintf("agent %s stopped: %s", name, engine.FirstLine(err.Error())))
+	}
+	for _, err := range a.server.Health() {
+		reasons = append(reasons, err.Error())
+	}
+	for _, e := range a.engines {
+		if err := e.Stalled(); err != nil {
+			reasons = append(reasons, "nothing can be committed: "+err.Error())
+		}
+	}
+	return reasons
+}
+
+func (a *App) httpOptions() httpapi.Options {
+	o := httpapi.Options{Version: Version(), Status: a.status, Events: a.ring, Ready: a.ready, Registry: a.reg, Logger: a.log}
+	if search := a.config.Index.Search; search != nil {
+		o.Search = func(ctx context.Context, words string, limit int) (hits []httpapi.Hit, err error) {
+			err = a.ledger.Read(ctx, func(ctx context.Context, tx ledger.Tx) error {
+				hits, err = search(ctx, tx, words, limit)
+				return err
+			})
+			return hits, err
+		}
+	}
+	if pages := a.config.Index.Pages; pages != nil {
+		o.Pages = func(ctx context.Context) iter.Seq2[httpapi.Page, error] {
+			return func(yield func(httpapi.Page, error) bool) {
+				err := a.ledger.Read(ctx, func(ctx context.Context, tx ledger.Tx) error {
+					return pages(ctx, tx, func(p httpapi.Page) error {
+						if !yield(p, nil) {
+							return errEnough
+						}
+						return nil
+					})
+				})
+				if err != nil && err != errEnough {
+					yield(httpapi.Page{}, err)
+				}
+			}
+		}
+	}
+	return o
+}

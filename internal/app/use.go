@@ -1,0 +1,194 @@
+package app
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/swarmlog/swarmlog/event"
+	"github.com/swarmlog/swarmlog/internal/broker"
+	"github.com/swarmlog/swarmlog/internal/route"
+	"github.com/swarmlog/swarmlog/ledger"
+)
+
+// BrokerAddr is where Kafka clients reach the embedded broker.
+func (a *App) BrokerAddr() string { return a.server.Addr() }
+
+// HTTPAddr is the URL of the run's page, or "".
+func (a *App) HTTPAddr() string { return a.httpAddr }
+
+// Publish appends events to a topic and returns once all are accepted.
+func (a *App) Publish(ctx context.Context, topic string, events ...event.Event) error {
+	topics, err := a.broker.Topics(ctx, topic)
+	if err != nil {
+		return fmt.Errorf("publish to %s: %w", topic, err)
+	}
+	records := make([]broker.Record, len(events))
+	for i, e := range events {
+		if records[i], err = a.record(topics[0], e); err != nil {
+			return fmt.Errorf("publish to %s: event %d: %w", topic, i, err)
+		}
+	}
+	answers := make(chan error, len(records)) // publishing outlasts ctx: a record handed over is never taken back
+	for _, r := range records {
+		a.broker.Publisher().Publish(r, func(_ int64, err error) { answers <- err })
+	}
+	for range records {
+		select {
+		case err := <-answers:
+			if err != nil {
+				return fmt.Errorf("publish to %s: %w", topic, err)
+			}
+		case <-ctx.Done():
+			return fmt.Errorf("publish to %s: %w; what was handed over may still be accepted", topic, ctx.Err())
+		}
+	}
+	return nil
+}
+
+func (a *App) record(topic broker.Topic, e event.Event) (broker.Record, error) {
+	if err := e.Err(); err != nil {
+		return broker.Record{}, err
+	}
+	if e.ID == "" {
+		e.ID = rand.Text()
+	}
+	if e.Source == "" {
+		e.Source = "swarmlog://" + a.config.Name
+	}
+	if e.Time.IsZero() {
+		e.Time = time.Now()
+	}
+	m, err := e.Encode()
+	if err != nil {
+		return broker.Record{}, err
+	}
+	return broker.Record{Message: m, TopicID: topic.ID, Position: event.Position{Topic: topic.Name,
+		Partition: route.Partition(m.Key, topic.Partitions)}}, nil
+}
+
+// Settled waits until nothing is left that could settle by itself.
+func (a *App) Settled(ctx context.Context) error {
+	for {
+		idle, err := a.Idle(ctx)
+		if err == nil && idle {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(fmt.Errorf("wait for all records to be settled: %w", ctx.Err()), err)
+		case <-a.done:
+			return errors.New("wait for all records to be settled: the swarm has ended")
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// Idle tells whether no record is left that could settle by itself.
+func (a *App) Idle(ctx context.Context) (bool, error) {
+	for _, e := range a.engines {
+		idle, err := e.Idle(ctx)
+		if err != nil || !idle {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// Read runs f in a read-only transaction.
+func (a *App) Read(ctx context.Context, f func(context.Context, ledger.Tx) error) error {
+	return a.ledger.Read(ctx, f)
+}
+
+// Counters counts what was delivered to an agent, by outcome.
+func (a *App) Counters(ctx context.Context, agent string) (ledger.Counters, error) {
+	leases, err := a.ledger.Leases(ctx, agent)
+	if err != nil {
+		return ledger.Counters{}, err
+	}
+	var c ledger.Counters
+	for _, l := range leases {
+		c.Add(l.Counters)
+	}
+	return c, nil
+}
+
+// Messages reads a topic from its beginning to its present end.
+func (a *App) Messages(ctx context.Context, topic string) ([]event.Message, error) {
+	records, err := readAll(ctx, a.broker, topic)
+	if err != nil {
+		return nil, fmt.Errorf("read topic %s: %w", topic, err)
+	}
+	all := make([]event.Message, len(records))
+	for i, r := range records {
+		all[i] = r.Message
+	}
+	return all, nil
+}
+
+// readAll reads what a topic holds now, partition by partition.
+func readAll(ctx context.Context, b broker.Broker, name string) ([]broker.Record, error) {
+	topics, err := b.Topics(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	ranges, err := b.Offsets(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	reader, err := b.Reader("whole-topic")
+	if err != nil {
+		return nil, err
+	}
+	defer reader.Close()
+	missing := map[int32]int64{}
+	for n, r := range ranges {
+		if r.End > r.Start {
+			missing[int32(n)] = r.End
+			reader.Add(topics[0], int32(n), r.Start)
+		}
+	}
+	byPartition := make([][]broker.Record, len(ranges))
+	for len(missing) > 0 {
+		fetches, err := reader.Poll(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for _, f := range fetches {
+			if f.Err != nil {
+				return nil, fmt.Errorf("partition %d: %w", f.Partition, f.Err)
+			}
+			end, ok := missing[f.Partition]
+			for _, r := range f.Records {
+				if ok && r.Offset < end {
+					byPartition[f.Partition] = append(byPartition[f.Partition], r)
+				}
+				if ok && r.Offset >= end-1 {
+					delete(missing, f.Partition)
+					reader.Remove(name, f.Partition)
+					break
+				}
+			}
+		}
+	}
+	var all []broker.Record
+	for _, p := range byPartition {
+		all = append(all, p...)
+	}
+	return all, nil
+}
+
+// Size is how many records a topic holds.
+func (a *App) Size(ctx context.Context, topic string) (int64, error) {
+	ranges, err := a.broker.Offsets(ctx, topic)
+	if err != nil {
+		return 0, fmt.Errorf("size of topic %s: %w", topic, err)
+	}
+	var n int64
+	for _, r := range ranges {
+		n += r.End - r.Start
+	}
+	return n, nil
+}

@@ -1,0 +1,46 @@
+package cli
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/swarmlog/swarmlog/internal/config"
+)
+
+type checkCommand struct {
+	File string `arg:"" help:"A swarm.yaml, or the folder that holds one."`
+	JSON bool   `name:"json" help:"Print one JSON object: {\"file\", \"ok\", \"problems\": [{\"file\", \"line\", \"column\", \"found\", \"want\"}]}."`
+}
+
+// Run checks a swarm.yaml and does nothing else.
+func (c *checkCommand) Run(s *streams) error {
+	swarm, err := config.Load(c.File)
+	var problems config.Problems
+	if err != nil && !errors.As(err, &problems) {
+		return usage(err)
+	}
+	if c.JSON {
+		report := struct {
+			File     string          `json:"file"`
+			OK       bool            `json:"ok"`
+			Problems config.Problems `json:"problems"`
+		}{c.File, err == nil, problems}
+		if report.Problems == nil {
+			report.Problems = config.Problems{}
+		}
+		if werr := json.NewEncoder(s.out).Encode(report); werr != nil {
+			return werr
+		}
+		if err != nil {
+			return usage(errSaid)
+		}
+		return nil
+	}
+	if err != nil {
+		return usage(err)
+	}
+	_, err = fmt.Fprintf(s.out, "%s is fine: swarm %s with %d agents and %d topics.\nRun it: swarmlog up %s\n",
+		swarm.File, swarm.Name, len(swarm.Agents), len(swarm.Topics), c.File)
+	return err
+}

@@ -1,0 +1,83 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/swarmlog/swarmlog/internal/prove"
+)
+
+type proveCommand struct {
+	Events     int           `default:"20000" help:"Numbered events to publish."`
+	Aggregates int           `default:"200" help:"Aggregates that they belong to."`
+	Producers  int           `default:"4" help:"Producers that publish at the same time."`
+	Workers    int           `default:"2" help:"Workers in the process that is killed; with two or more, their leases run out under them too."`
+	Kills      int           `default:"5" help:"How often that process is killed (SIGKILL) and started again."`
+	Duration   time.Duration `default:"0s" help:"Spread publishing over this time; 0: as fast as it goes."`
+	Data       string        `help:"Folder for the proof's log and ledger, new or empty. Default: a temporary one, which is kept if the verdict isn't clean."`
+	Seed       uint64        `help:"Seed of kills and failures. Default: drawn, and printed."`
+	JSON       bool          `name:"json" help:"Print the verdict as one JSON object."`
+}
+
+// Run proves and prints the verdict.
+func (c *proveCommand) Run(ctx context.Context, s *streams) error {
+	data, temporary := c.Data, c.Data == ""
+	if temporary {
+		var err error
+		if data, err = os.MkdirTemp("", "swarmlog-prove-"); err != nil {
+			return err
+		}
+	}
+	v, err := prove.Run(ctx, prove.Config{Events: c.Events, Aggregates: c.Aggregates, Producers: c.Producers, Workers: c.Workers,
+		Kills: c.Kills, Duration: c.Duration, Data: data, Seed: c.Seed, Progress: func(p prove.Progress) {
+			fmt.Fprintf(s.err, "%s: %d of %d events accepted, %d kills\n", p.Phase, p.Accepted, p.Events, p.Kills)
+		}})
+	if err != nil {
+		return err
+	}
+	if v.Clean() && temporary {
+		if err := os.RemoveAll(data); err != nil {
+			return err
+		}
+	}
+	if c.JSON {
+		if err := json.NewEncoder(s.out).Encode(v); err != nil {
+			return err
+		}
+	} else {
+		printVerdict(s, v)
+	}
+	if !v.Clean() {
+		return fmt.Errorf("the contract did not hold; the log and the ledger of the proof are in %s: %w", data, errNotClean)
+	}
+	return nil
+}
+
+func printVerdict(s *streams, v prove.Verdict) {
+	fmt.Fprintf(s.out, "%d events over %d aggregates, %d effects, %d copies recognised, %d kills, %.1f s, seed %d\n",
+		v.Events, v.Aggregates, v.Effects, v.Duplicates, v.Kills, v.Elapsed, v.Seed)
+	fmt.Fprintf(s.out, "lost %d, doubled %d, disordered %d, unaccounted %d\n", v.Lost, v.Doubled, v.Disordered, v.Unaccounted)
+	for _, e := range v.Examples {
+		fmt.Fprintf(s.out, "  %s\n", e)
+	}
+}
+
+// proveNodeCommand is the process that a proof kills; people have no use for it.
+type proveNodeCommand struct {
+	Data         string `required:""`
+	BrokerListen string `required:""`
+	Workers      int    `default:"2"`
+	Seed         uint64
+	ExitWhenIdle bool
+}
+
+// Run works until it's ended.
+func (c *proveNodeCommand) Run(ctx context.Context, s *streams) error {
+	log := slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: slog.LevelInfo}))
+	return prove.Node{Data: c.Data, BrokerListen: c.BrokerListen, Workers: c.Workers, Seed: c.Seed, ExitWhenIdle: c.ExitWhenIdle,
+		Out: s.out, Logger: log}.Run(ctx)
+}

@@ -1,0 +1,128 @@
+package prove
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"log/slog"
+	"time"
+
+	"github.com/swarmlog/swarmlog/event"
+	"github.com/swarmlog/swarmlog/internal/app"
+	"github.com/swarmlog/swarmlog/internal/broker"
+	"github.com/swarmlog/swarmlog/internal/engine"
+	"github.com/swarmlog/swarmlog/ledger"
+)
+
+// readyLine is what the node prints once it works.
+const readyLine = "node is ready"
+
+// Names of the proof's agents.
+const (
+	agentFirst  = "first"
+	agentSecond = "second"
+)
+
+// Node is the child process of a proof.
+type Node struct {
+	Data         string
+	BrokerListen string
+	Workers      int
+	Seed         uint64
+	ExitWhenIdle bool
+	Out          io.Writer
+	Logger       *slog.Logger
+}
+
+// Run works until ctx ends or, if so asked, until nothing is left to settle.
+func (n Node) Run(ctx context.Context) error {
+	agents := &proofAgents{seed: n.Seed}
+	frost := newFrost(n.Seed, n.Workers > 1 && !n.ExitWhenIdle)
+	a, err := app.Start(ctx, app.Config{
+		Name: "proof", Data: n.Data, BrokerListen: n.BrokerListen, Workers: n.Workers, Logger: n.Logger,
+		LeaseTime: leaseTime,
+		Wrap: func(worker string, l ledger.Ledger) ledger.Ledger {
+			agents.read = l.Read
+			return frost.wrap(worker, l)
+		},
+		Topics: []broker.TopicSpec{{Name: topicIn, Partitions: 8}, {Name: topicOut, Partitions: 8}},
+		Agents: []engine.Agent{agents.agent(agentFirst, topicIn, topicOut), agents.agent(agentSecond, topicOut)},
+	})
+	if err != nil {
+		return err
+	}
+	if got := a.BrokerAddr(); got != n.BrokerListen {
+		return errors.Join(fmt.Errorf("address %s was taken, and the producers know no other", n.BrokerListen), a.Stop(ctx))
+	}
+	thawed := frost.run(ctx)
+	fmt.Fprintln(n.Out, readyLine)
+	if n.ExitWhenIdle {
+		err = a.Settled(ctx)
+	} else {
+		select {
+		case <-ctx.Done():
+		case <-a.Done():
+		}
+	}
+	thawed()
+	return errors.Join(err, n.writeEnds(context.WithoutCancel(ctx), a), a.Stop(context.WithoutCancel(ctx)))
+}
+
+// proofAgents write an effect for each event, and fail now and then on purpose.
+type proofAgents struct {
+	seed uint64
+	read func(context.Context, func(context.Context, ledger.Tx) error) error
+}
+
+func (p *proofAgents) agent(name, reads string, emits ...string) engine.Agent {
+	return engine.Agent{Name: name, Reads: []string{reads}, Emits: emits, Setup: createTables,
+		Limits: engine.Limits{Steps: 64, Backoff: 5 * time.Millisecond, MaxWait: 100 * time.Millisecond, Attempts: 100},
+		Handle: func(ctx context.Context, e event.Event, s *engine.Step) error {
+			return p.handle(ctx, name, e, s, len(emits) > 0)
+		}}
+}
+
+// handle looks at what the aggregate's last committed effect is before it makes the next: a step that ran before its
+// predecessor had committed is found out by what it saw.
+func (p *proofAgents) handle(ctx context.Context, agent string, e event.Event, s *engine.Step, emits bool) error {
+	var n number
+	if err := e.Decode(&n); err != nil {
+		return err
+	}
+	chance := p.chance(agent, e.ID)
+	if s.Attempt() == 1 && chance%199 == 0 {
+		return errors.New("handler fails on purpose")
+	}
+	var saw int64
+	if err := p.read(ctx, func(ctx context.Context, tx ledger.Tx) error {
+		err := tx.QueryRow(ctx, `SELECT n FROM proof_last WHERE agent = $1 AND aggregate = $2`, agent, e.Subject).Scan(&saw)
+		if errors.Is(err, ledger.ErrNoRows) {
+			return nil
+		}
+		return err
+	}); err != nil {
+		return err
+	}
+	at, epoch, attempt := s.Position(), s.Epoch(), s.Attempt()
+	s.Tx(func(ctx context.Context, tx ledger.Tx) error {
+		if err := writeEffect(ctx, tx, agent, e.Subject, n.N, saw, at.Partition, epoch); err != nil {
+			return err
+		}
+		if attempt == 1 && chance%211 == 0 {
+			return errors.New("effect fails on purpose")
+		}
+		return nil
+	})
+	if emits {
+		s.Emit(event.New("NumberedEvent", e.Subject, n))
+	}
+	return nil
+}
+
+func (p *proofAgents) chance(agent, id string) uint64 {
+	h := fnv.New64a()
+	fmt.Fprintf(h, "%d %s %s", p.seed, agent, id)
+	return h.Sum64()
+}

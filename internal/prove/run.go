@@ -1,0 +1,244 @@
+package prove
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/swarmlog/swarmlog/internal/app"
+	"github.com/swarmlog/swarmlog/test/killkit"
+)
+
+// Config says how much is to be proved. Events and Aggregates are required.
+type Config struct {
+	Events     int
+	Aggregates int
+	Producers  int           // default 4
+	Workers    int           // engines in the node; with two or more their leases also run out now and then; default 2
+	Kills      int           // SIGKILLs of the node
+	Duration   time.Duration // spread the production over it; 0: as fast as it goes
+	Data       string        // folder; must be empty or new
+	Seed       uint64        // of kills, failures and frosts; 0: drawn, and told
+	Limit      time.Duration // for the whole proof; default 30 minutes
+	Binary     string        // default: this program
+	Env        []string      // for the node
+	Logger     *slog.Logger
+	Progress   func(Progress) // about once a second; may be nil
+}
+
+// Progress is how far a proof is.
+type Progress struct {
+	Accepted int
+	Events   int
+	Kills    int
+	Phase    string
+}
+
+// Verdict is what a proof found. The first four are 0 where the contract held.
+type Verdict struct {
+	Lost        int64 `json:"lost"`        // accepted events without an effect, counted at each agent
+	Doubled     int64 `json:"doubled"`     // effects beyond the first
+	Disordered  int64 `json:"disordered"`  // effects out of order, made without seeing their predecessor's, or under an epoch that had passed
+	Unaccounted int64 `json:"unaccounted"` // records delivered that no outcome counts, or counted and not delivered
+
+	Events     int64    `json:"events"` // accepted
+	Aggregates int      `json:"aggregates"`
+	Effects    int64    `json:"effects"`
+	Duplicates int64    `json:"duplicates"` // records that were recognised as copies
+	Kills      int      `json:"kills"`
+	Seed       uint64   `json:"seed"`
+	Elapsed    float64  `json:"elapsed_seconds"`
+	Examples   []string `json:"examples"` // of what was found, at most 20
+}
+
+// Clean tells whether the contract held.
+func (v Verdict) Clean() bool {
+	return v.Lost == 0 && v.Doubled == 0 && v.Disordered == 0 && v.Unaccounted == 0
+}
+
+func (c *Config) setDefaults() error {
+	if c.Events < 1 || c.Aggregates < 1 || c.Aggregates > c.Events {
+		return fmt.Errorf("prove: %d events over %d aggregates: give at least one event for each aggregate", c.Events, c.Aggregates)
+	}
+	for _, d := range []struct {
+		field *int
+		value int
+	}{{&c.Producers, 4}, {&c.Workers, 2}} {
+		if *d.field <= 0 {
+			*d.field = d.value
+		}
+	}
+	c.Producers = min(c.Producers, c.Aggregates)
+	if c.Limit <= 0 {
+		c.Limit = 30 * time.Minute
+	}
+	if c.Seed == 0 {
+		var b [8]byte
+		if _, err := rand.Read(b[:]); err != nil {
+			return fmt.Errorf("prove: draw a seed: %w", err)
+		}
+		c.Seed = binary.LittleEndian.Uint64(b[:]) >> 12 // a number that JSON readers keep
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Progress == nil {
+		c.Progress = func(Progress) {}
+	}
+	return nil
+}
+
+// Run proves, and returns what it found; an error says that nothing could be found out.
+func Run(ctx context.Context, c Config) (Verdict, error) {
+	if err := c.setDefaults(); err != nil {
+		return Verdict{}, err
+	}
+	if err := emptyFolder(c.Data); err != nil {
+		return Verdict{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.Limit)
+	defer cancel()
+	started := time.Now()
+	p := &proof{Config: c}
+	if err := p.run(ctx); err != nil {
+		return Verdict{}, fmt.Errorf("prove (seed %d, data in %s): %w", c.Seed, c.Data, err)
+	}
+	v, err := verify(ctx, c)
+	if err != nil {
+		return Verdict{}, fmt.Errorf("prove: %w", err)
+	}
+	v.Kills, v.Seed, v.Aggregates = p.kills, c.Seed, c.Aggregates
+	v.Elapsed = time.Since(started).Seconds()
+	return v, nil
+}
+
+func emptyFolder(path string) error {
+	entries, err := os.ReadDir(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return os.MkdirAll(path, 0o700)
+	}
+	if err != nil {
+		return fmt.Errorf("prove: %w", err)
+	}
+	if len(entries) > 0 {
+		return fmt.Errorf("prove: folder %s isn't empty: a proof counts everything in it, so name a new one with --data", path)
+	}
+	return nil
+}
+
+type proof struct {
+	Config
+	broker string
+	node   *killkit.Process
+	kills  int
+}
+
+// run produces while the node is killed, and then lets it come to rest.
+func (p *proof) run(ctx context.Context) error {
+	addr, err := freeAddress()
+	if err != nil {
+		return err
+	}
+	p.broker = addr
+	command := killkit.Command{Name: "node", Path: p.Binary, Args: p.args(), Env: p.Env, Output: filepath.Join(p.Data, "node.log"),
+		MaxOutput: 16 << 20, Ready: killkit.Line(readyLine), ReadyWait: time.Minute}
+	if p.node, err = killkit.Start(ctx, command); err != nil {
+		return err
+	}
+	defer func() { _ = p.node.Kill() }() // it has ended by itself where all went well
+	done := make(chan error, 1)
+	progress := &counter{}
+	producing, stop := context.WithCancel(ctx)
+	defer stop()
+	go func() { done <- p.produce(producing, progress) }()
+	if err := p.killWhile(ctx, done, progress); err != nil {
+		return err
+	}
+	p.tell(progress, "settling")
+	if err := p.node.Terminate(time.Minute); err != nil {
+		return err
+	}
+	command.Args = append(p.args(), "--exit-when-idle")
+	command.Ready = nil
+	if p.node, err = killkit.Start(ctx, command); err != nil {
+		return err
+	}
+	if err := p.node.Wait(ctx); err != nil {
+		return fmt.Errorf("node: %w: its last words: %s", err, p.node.Tail())
+	}
+	return nil
+}
+
+func (p *proof) args() []string {
+	return []string{"prove-node", "--data", filepath.Join(p.Data, "node"), "--broker-listen", p.broker,
+		"--workers", strconv.Itoa(p.Workers), "--seed", strconv.FormatUint(p.Seed, 10)}
+}
+
+// killWhile kills and restarts the node at random moments until all kills are done and all events are accepted.
+func (p *proof) killWhile(ctx context.Context, done <-chan error, progress *counter) error {
+	schedule, err := killkit.NewSchedule(p.Seed, func(string, ...any) {})
+	if err != nil {
+		return err
+	}
+	produced := false
+	for p.kills < p.Kills || !produced {
+		var moment <-chan time.Time
+		if p.kills < p.Kills {
+			moment = time.After(schedule.Between(200*time.Millisecond, 2500*time.Millisecond))
+		}
+		tick := time.NewTicker(time.Second)
+		for wait := true; wait; {
+			select {
+			case <-ctx.Done():
+				tick.Stop()
+				return ctx.Err()
+			case err := <-done:
+				if err != nil {
+					tick.Stop()
+					return err
+				}
+				produced, done = true, nil
+				wait = moment != nil
+			case <-moment:
+				if err := p.node.Kill(); err != nil {
+					tick.Stop()
+					return err
+				}
+				p.kills++
+				if err := p.node.Restart(ctx); err != nil {
+					tick.Stop()
+					return err
+				}
+				wait = false
+			case <-tick.C:
+				p.tell(progress, "producing")
+			}
+		}
+		tick.Stop()
+	}
+	return nil
+}
+
+func (p *proof) tell(n *counter, phase string) {
+	p.Progress(Progress{Accepted: n.value(), Events: p.Events, Kills: p.kills, Phase: phase})
+}
+
+// freeAddress finds a loopback port that stays the node's over its restarts.
+func freeAddress() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", fmt.Errorf("find a free port: %w", err)
+	}
+	return l.Addr().String(), l.Close()
+}
+
+// ledgerPath is where the node keeps its ledger.
+func (c Config) ledgerPath() string { return filepath.Join(c.Data, "node", app.LedgerFile) }
