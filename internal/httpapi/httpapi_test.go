@@ -429,6 +429,44 @@ func TestAReaderThatComesLateIsToldWhatItMissed(t *testing.T) {
 	}
 }
 
+func TestStreamsOutliveTheTimeForARequest(t *testing.T) {
+	o := options()
+	s := httptest.NewUnstartedServer(httpapi.New(o))
+	s.Config.ReadTimeout, s.Config.WriteTimeout = 300*time.Millisecond, 300*time.Millisecond
+	s.Start()
+	defer s.Close()
+	defer s.CloseClientConnections()
+	r := bufio.NewReader(open(t, s.URL+"/api/v1/events", nil).Body)
+	for i := 1; i <= 5; i++ { // the stream's own pace makes this last longer than a second
+		o.Events.Add(recent.Happening{})
+		if id, _, _ := nextEvent(t, r); id != fmt.Sprint(i) {
+			t.Fatalf("event %d is %q", i, id)
+		}
+	}
+}
+
+// A client that takes no data is dropped, and its stream is free for another.
+func TestASlowReaderOfPagesIsDropped(t *testing.T) {
+	o := options()
+	ended := make(chan struct{})
+	o.Pages = func(context.Context) iter.Seq2[httpapi.Page, error] {
+		return func(yield func(httpapi.Page, error) bool) {
+			defer close(ended)
+			p := httpapi.Page{Summary: strings.Repeat("x", 1<<16)}
+			for yield(p, nil) {
+			}
+		}
+	}
+	url, _ := serve(t, o)
+	resp := open(t, url+"/api/v1/pages", nil) // and its body is never read
+	select {
+	case <-ended:
+	case <-time.After(3 * patience):
+		t.Fatal("the list goes on for a client that takes nothing")
+	}
+	_ = resp.Body.Close()
+}
+
 func TestStreamsAreBounded(t *testing.T) {
 	url, _ := serve(t, options())
 	var refused *http.Response

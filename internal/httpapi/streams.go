@@ -34,7 +34,9 @@ func newStream(ctx huma.Context, contentType string) stream {
 	_, w := humachi.Unwrap(ctx)
 	w.Header().Set("Content-Type", contentType)
 	w.WriteHeader(http.StatusOK)
-	return stream{bufio.NewWriterSize(w, 32<<10), http.NewResponseController(w)}
+	s := stream{bufio.NewWriterSize(w, 32<<10), http.NewResponseController(w)}
+	s.extend()
+	return s
 }
 
 // extend gives the next writes their time. Where the connection knows no deadlines, as in tests, there are none.

@@ -22,23 +22,24 @@ const rates = [];
 
 async function look() {
   timer = 0;
-  asking = new AbortController();
-  const limit = setTimeout(() => asking?.abort(), patience);
+  const mine = asking = new AbortController();
+  const limit = setTimeout(() => mine.abort(), patience);
   let status = null;
   try {
-    const answer = await fetch("/api/v1/status", { signal: asking.signal, headers: { Accept: "application/json" } });
+    const answer = await fetch("/api/v1/status", { signal: mine.signal, headers: { Accept: "application/json" } });
     const body = await answer.json();
     if (!answer.ok) throw new Error([body.detail, body.next].filter(Boolean).join(". "));
     status = body;
     failures = 0;
   } catch (error) {
-    if (document.hidden) return;
+    if (asking !== mine) return; // given up when the page was hidden
     failures++;
     sayGone(error);
   } finally {
     clearTimeout(limit);
-    asking = null;
   }
+  if (asking !== mine) return;
+  asking = null;
   plan();
   if (status) show(status);
 }
@@ -63,6 +64,7 @@ document.addEventListener("visibilitychange", () => {
     clearTimeout(timer);
     timer = 0;
     asking?.abort();
+    asking = null;
     return;
   }
   failures = 0;
