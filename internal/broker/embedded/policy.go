@@ -23,11 +23,13 @@ func offered() *kversion.Versions {
 	return v
 }
 
-// settings are what the broker falls back to where a topic says nothing: nothing is ever removed.
+// settings are what the broker falls back to where a topic says nothing: nothing is ever removed. Segments are small
+// since a start reads one of each partition into memory at a time.
 func settings() map[string]string {
 	return map[string]string{
 		"log.retention.ms":    "-1",
 		"log.retention.bytes": "-1",
+		"log.segment.bytes":   "33554432",
 	}
 }
 
@@ -122,7 +124,7 @@ func (p *policy) createTopics(r kmsg.Request) kmsg.Response {
 			}
 			kept = append(kept, c)
 		}
-		t.Configs = kept
+		t.Configs = append(kept, unlimited("retention.ms"), unlimited("retention.bytes")) // for tools to see
 	}
 	if code == 0 {
 		return nil
@@ -134,6 +136,12 @@ func (p *policy) createTopics(r kmsg.Request) kmsg.Response {
 		resp.Topics = append(resp.Topics, topic)
 	}
 	return resp
+}
+
+func unlimited(name string) kmsg.CreateTopicsRequestTopicConfig {
+	c := kmsg.NewCreateTopicsRequestTopicConfig()
+	c.Name, c.Value = name, kmsg.StringPtr("-1")
+	return c
 }
 
 // checkSetting refuses a setting of a topic or of the broker under which records could be removed.

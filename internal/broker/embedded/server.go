@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"sync"
 	"syscall"
 	"time"
@@ -16,7 +17,10 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 )
 
-const clusterID = "swarmlog-embedded"
+const (
+	clusterID = "swarmlog-embedded"
+	bigStart  = 32 << 20 // bytes of log from which on a start leaves much memory to give back
+)
 
 // Server is a running broker.
 type Server struct {
@@ -71,6 +75,9 @@ func Start(ctx context.Context, opts Options) (*Server, error) {
 	}
 	s.verify(before, s.cluster)
 	s.look()
+	if s.logBytes > bigStart {
+		debug.FreeOSMemory() // what was read to start isn't needed again, and an idle process wouldn't give it back for minutes
+	}
 	if opts.Dir != "" {
 		s.watched.Go(s.watch)
 	}

@@ -25,7 +25,7 @@ func bench(b *testing.B, partitions int32) (broker.Broker, broker.Topic) {
 		opts.Seeds = strings.Split(addrs, ",")
 	} else {
 		opts.Seeds = []string{start(b, embedded.Options{Dir: b.TempDir()}).Addr()}
-		opts.MaxInflight, opts.Uncompressed = 1, true
+		opts.OneInflight, opts.Uncompressed = true, true
 	}
 	k, err := kafka.Open(b.Context(), opts)
 	if err != nil {
@@ -191,7 +191,7 @@ func BenchmarkIdle(b *testing.B) {
 	for _, wait := range []time.Duration{500 * time.Millisecond, 5 * time.Second} {
 		b.Run("max-wait="+wait.String(), func(b *testing.B) {
 			s := start(b, embedded.Options{Dir: b.TempDir()})
-			k, err := kafka.Open(b.Context(), kafka.Options{Seeds: []string{s.Addr()}, MaxInflight: 1, MaxWait: wait})
+			k, err := kafka.Open(b.Context(), kafka.Options{Seeds: []string{s.Addr()}, OneInflight: true, MaxWait: wait})
 			if err != nil {
 				b.Fatal(err)
 			}

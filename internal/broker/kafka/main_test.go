@@ -45,7 +45,7 @@ func start(t testing.TB, opts embedded.Options) *embedded.Server {
 
 func connect(t testing.TB, seeds ...string) *kafka.Broker {
 	t.Helper()
-	b, err := kafka.Open(t.Context(), kafka.Options{Seeds: seeds, Logger: debug(), MaxInflight: 1})
+	b, err := kafka.Open(t.Context(), kafka.Options{Seeds: seeds, Logger: debug(), OneInflight: true})
 	if err != nil {
 		t.Fatal(err)
 	}

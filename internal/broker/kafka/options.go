@@ -6,15 +6,17 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/kversion"
 )
 
 const (
 	defaultMaxWait = 500 * time.Millisecond
 
-	fetchMaxBytes     = 8 << 20   // one answer of one broker
-	fetchPartition    = 1 << 20   // of it, one partition's share; a larger batch still comes, alone
-	maxDecompressed   = 128 << 20 // a batch that inflates to more stops its partition instead of the process
-	bufferedRecords   = 100_000   // handed over and not yet acknowledged; beyond it Publish waits
+	fetchMaxBytes     = 8 << 20  // one answer of one broker
+	fetchPartition    = 1 << 20  // of it, one partition's share; a larger batch still comes, alone
+	maxDecompressed   = 64 << 20 // a batch that inflates to more stops its partition instead of the process
+	bufferedRecords   = 100_000  // handed over and not yet acknowledged; beyond it Publish waits
 	bufferedBytes     = 64 << 20
 	unknownTopicTries = 8 // a topic that was just created may be unknown to its leader for a moment
 	defaultBatchBytes = 1_000_012
@@ -33,16 +35,18 @@ type Options struct {
 	ClientID string       // as quotas and broker logs name this client; default "swarmlog". Readers append their own name.
 	Logger   *slog.Logger // default: nothing is logged
 
-	// MaxInflight is how many produce requests may be under way to one broker. Default 5, which keeps order and
-	// makes no copies on brokers that keep their idempotence window; the embedded broker loses its window when it is
-	// killed, so it takes 1.
-	MaxInflight int
+	// OneInflight sends the next produce request to a broker once the last one is answered. By default several are
+	// under way, which keeps order and makes no copies on brokers that keep their idempotence window; the embedded
+	// broker loses its window when it is killed, so there it must be set.
+	OneInflight bool
 	// Uncompressed sends batches as they are: on loopback, compressing costs more than it saves. Default: snappy.
 	Uncompressed bool
 	// MaxWait is how long a broker may hold a fetch for which it has nothing. Default 500 ms. A partition that is
 	// added or resumed while such a fetch is under way, for others, is asked for after it: so this is also how long
 	// that may take.
 	MaxWait time.Duration
+
+	hooks []kgo.Hook // tests look on
 }
 
 func (o Options) withDefaults() (Options, error) {
@@ -54,9 +58,6 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
-	}
-	if o.MaxInflight <= 0 {
-		o.MaxInflight = 5
 	}
 	if o.MaxWait <= 0 {
 		o.MaxWait = defaultMaxWait
@@ -78,6 +79,7 @@ func (o Options) connection(clientID string) []kgo.Opt {
 		kgo.MetadataMaxAge(metadataMax),
 		kgo.MaxDecompressBatchBytes(maxDecompressed),
 		kgo.DisableClientMetrics(), // nothing is pushed to the broker that nobody asked for
+		kgo.WithHooks(o.hooks...),
 	}
 }
 
@@ -87,17 +89,28 @@ func (o Options) producer(limit func(topic string) int32) []kgo.Opt {
 	if o.Uncompressed {
 		compression = compression[1:]
 	}
-	return append(o.connection(o.ClientID),
+	all := o.connection(o.ClientID)
+	if o.OneInflight {
+		all = append(all, kgo.MaxVersions(oneInflight()))
+	}
+	return append(all,
 		kgo.RequiredAcks(kgo.AllISRAcks()),
 		kgo.RecordPartitioner(kgo.ManualPartitioner()), // records carry their partition
 		kgo.ProducerLinger(0),                          // while one request is under way the next batch fills by itself
-		kgo.MaxProduceRequestsInflightPerBroker(o.MaxInflight),
 		kgo.ProducerBatchCompression(compression...),
 		kgo.ProducerBatchMaxBytesFn(limit),
 		kgo.MaxBufferedRecords(bufferedRecords),
 		kgo.MaxBufferedBytes(bufferedBytes),
 		kgo.UnknownTopicRetries(unknownTopicTries),
 	)
+}
+
+// oneInflight is the protocol as kgo speaks it, with produce requests held at the last version that allows one request
+// under way: an idempotent kgo producer has five from version 4 on, and no option for it.
+func oneInflight() *kversion.Versions {
+	v := kversion.Stable()
+	v.SetMaxKeyVersion(kmsg.Produce.Int16(), 3)
+	return v
 }
 
 // consumer adds to connection what a reader needs. Nothing resets an offset: what isn't there is an error.
