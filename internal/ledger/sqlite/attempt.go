@@ -1,0 +1,366 @@
+package sqlite
+
+import (
+	"context"
+	"crypto/sha256"
+	"database/sql/driver"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+
+	lib "modernc.org/sqlite/lib"
+
+	"github.com/swarmlog/swarmlog/internal/fault"
+	"github.com/swarmlog/swarmlog/internal/sabotage"
+	"github.com/swarmlog/swarmlog/ledger"
+)
+
+var (
+	qSaveLease = define("UPDATE swarmlog_lease SET next = ?, finished = ?, seq = ?, applied = ?, duplicate = ?, refused = ?, " +
+		"skipped = ?, ignored = ?, dead = ?, waiting = ?, last_time = ?, last_crc = ? WHERE id = ?")
+	qInsertSeen = define("INSERT INTO swarmlog_seen (group_id, event, digest, lease_id, log_time) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING")
+	qSeen       = define("SELECT digest FROM swarmlog_seen WHERE group_id = ? AND event = ?")
+
+	qFirstOfSequence = define("INSERT INTO swarmlog_cursor VALUES (?, ?, ?, 1) ON CONFLICT DO NOTHING")
+	qNextOfSequence  = define("UPDATE swarmlog_cursor SET last = ?4 WHERE group_id = ?1 AND source = ?2 AND subject = ?3 AND last = ?4 - 1")
+	qLastOfSequence  = define("SELECT last FROM swarmlog_cursor WHERE group_id = ? AND source = ? AND subject = ?")
+
+	qInsertOutbox  = define("INSERT INTO swarmlog_outbox (lease_id, seq, topic, part, message) VALUES (?, ?, ?, ?, ?)")
+	qDeleteOutbox  = define("DELETE FROM swarmlog_outbox WHERE lease_id = ? AND seq BETWEEN ? AND ?")
+	qBacklogRow    = define("SELECT dead FROM swarmlog_backlog WHERE lease_id = ? AND position = ?")
+	qInsertBacklog = define("INSERT INTO swarmlog_backlog (lease_id, position, subject, sequence, reason, dead, message) VALUES (?, ?, ?, ?, ?, ?, ?)")
+	qUpdateBacklog = define("UPDATE swarmlog_backlog SET dead = ?3, reason = coalesce(?4, reason) WHERE lease_id = ?1 AND position = ?2")
+	qDeleteBacklog = define("DELETE FROM swarmlog_backlog WHERE lease_id = ? AND position = ?")
+)
+
+// attempt is one run of a batch's transaction. A run that a step fails is thrown away, and another one made without
+// that step.
+type attempt struct {
+	db     *DB
+	c      *conn
+	batch  *ledger.Batch
+	failed []error // by step; those that aren't nil are left out
+
+	results    []ledger.Result
+	witness    []bool // by step: its progress, read back, tells whether the COMMIT happened
+	leases     []*heldLease
+	committing bool
+	scratch    []byte
+	early      *earlyCommit // nil but where a fault switch is on
+
+	watched
+}
+
+// heldLease is a lease as the transaction will leave it.
+type heldLease struct {
+	ledger.Lease
+	fence  ledger.Fence // that was asked for
+	id     leaseID
+	fenced error
+	dirty  bool
+}
+
+// stepFailure is the error of an attempt that one step is to blame for.
+type stepFailure struct {
+	step int
+	err  error
+}
+
+func (f *stepFailure) Error() string { return f.err.Error() }
+func (f *stepFailure) Unwrap() error { return f.err }
+
+func newAttempt(ctx context.Context, db *DB, c *conn, b *ledger.Batch, failed []error) *attempt {
+	a := &attempt{db: db, c: c, batch: b, failed: failed,
+		results: make([]ledger.Result, len(b.Steps)), witness: make([]bool, len(b.Steps))}
+	a.ctx, a.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	return a
+}
+
+// run is the transaction. It's left open where an error is returned.
+func (a *attempt) run() error {
+	if err := a.c.begin(qBeginWrite); err != nil {
+		return err
+	}
+	for i, s := range a.batch.Steps {
+		if err := a.failed[i]; err != nil {
+			a.results[i].Err = err
+			continue
+		}
+		if err := a.step(i, s); err != nil {
+			return err
+		}
+	}
+	for _, p := range a.batch.Published {
+		l, err := a.lease(p.Fence)
+		if err != nil {
+			return err
+		}
+		if l.fenced != nil {
+			continue // the new owner publishes them again
+		}
+		if _, err := a.c.exec(qDeleteOutbox, l.id.id, p.From, p.To); err != nil {
+			return err
+		}
+	}
+	for _, l := range a.leases {
+		if err := a.save(l); err != nil {
+			return err
+		}
+	}
+	a.committing = true
+	return a.db.endTx(a.c)
+}
+
+func (a *attempt) step(i int, s *ledger.Step) error {
+	r := &a.results[i]
+	l, err := a.lease(s.Fence)
+	if err != nil {
+		return err
+	}
+	if l.fenced != nil {
+		r.Err = l.fenced
+		return nil
+	}
+	before, handled, err := a.handled(l, s)
+	if err != nil {
+		return err
+	}
+	if handled {
+		r.Outcome = ledger.Duplicate
+		return nil
+	}
+	outcome, reason, err := a.decide(l, i, s)
+	if errors.Is(err, ledger.ErrConflict) {
+		r.Err = err // it has written nothing yet, so the others may go on
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if outcome == s.Outcome {
+		if r.FirstSeq, err = a.carryOut(l, i, s); err != nil {
+			return err
+		}
+	}
+	stays, err := a.wait(l, s, outcome, reason)
+	if err != nil {
+		return a.ownError(i, err)
+	}
+	a.count(l, s, before, outcome)
+	a.witness[i] = !s.FromBacklog || !stays
+	r.Outcome = outcome
+	return nil
+}
+
+// ownError is the error of one of the ledger's own statements that writes what a step gave.
+func (a *attempt) ownError(i int, err error) error {
+	if code(err) == lib.SQLITE_TOOBIG {
+		return &stepFailure{i, fault.As(fault.Permanent, err)}
+	}
+	return err
+}
+
+// lease reads a lease once, and compares its owner and epoch.
+func (a *attempt) lease(f ledger.Fence) (*heldLease, error) {
+	for j := len(a.leases) - 1; j >= 0; j-- {
+		if a.leases[j].fence == f {
+			return a.leases[j], nil
+		}
+	}
+	h := &heldLease{fence: f}
+	id, found, err := a.db.leaseID(a.c, f.Key)
+	if err != nil {
+		return nil, err
+	}
+	if found {
+		var bad error
+		if _, err = a.c.first(qLeaseByID, func(r row) { h.Lease, h.id, bad = readLease(r, a.db.opts.Now()) }, id.id); err == nil {
+			err = bad
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	if h.Fence != f && !(found && sabotage.Is(sabotage.NoFence)) {
+		h.fenced = errFenced(f, h.Lease)
+	}
+	a.leases = append(a.leases, h)
+	return h, nil
+}
+
+// handled tells whether the step's record was settled before, as after a COMMIT that was thought lost; and else, for
+// a record in the backlog, what it is counted as.
+func (a *attempt) handled(l *heldLease, s *ledger.Step) (before ledger.Outcome, handled bool, err error) {
+	if !s.FromBacklog {
+		return 0, !a.early.finished(s) && (s.Offset < l.Next || l.Finished.Contains(s.Offset)), nil
+	}
+	before = ledger.Waiting
+	found, err := a.c.first(qBacklogRow, func(r row) {
+		if r.int(0) != 0 {
+			before = ledger.Dead
+		}
+	}, l.id.id, s.Offset)
+	return before, !found, err
+}
+
+// decide tells how the record ends: as the step says, or as a copy, or behind a gap in its sequence.
+func (a *attempt) decide(l *heldLease, i int, s *ledger.Step) (ledger.Outcome, string, error) {
+	switch {
+	case s.Outcome == ledger.Waiting || s.Outcome == ledger.Duplicate:
+		return s.Outcome, "", nil
+	case s.Event.Sequence > 0:
+		return a.inSequence(l, i, s)
+	case s.Outcome == ledger.Applied && !s.Event.Positional:
+		outcome, err := a.firstSight(l, s)
+		return outcome, "", err
+	}
+	return s.Outcome, "", nil
+}
+
+// inSequence compares an event's place in its history with what was settled of it. However it ends, its place is
+// taken then, but where it's parked: an event that was ignored must not leave a gap.
+func (a *attempt) inSequence(l *heldLease, i int, s *ledger.Step) (ledger.Outcome, string, error) {
+	e, moved := s.Event, int64(0)
+	var err error
+	switch {
+	case parks(s):
+	case e.Sequence == 1:
+		moved, err = a.c.exec(qFirstOfSequence, l.id.group, e.Source, e.Subject)
+	default:
+		moved, err = a.c.exec(qNextOfSequence, l.id.group, e.Source, e.Subject, e.Sequence)
+	}
+	if err != nil || moved > 0 {
+		return s.Outcome, "", err
+	}
+	last := int64(0)
+	if _, err := a.c.first(qLastOfSequence, func(r row) { last = r.int(0) }, l.id.group, e.Source, e.Subject); err != nil {
+		return 0, "", err
+	}
+	switch {
+	case e.Sequence <= last:
+		return ledger.Duplicate, "", nil
+	case e.Sequence == last+1:
+		return s.Outcome, "", nil
+	case s.Wait == nil && !s.FromBacklog:
+		return 0, "", &stepFailure{i, fault.Fatalf("event %d of %s came after event %d, and the step has no row for the backlog", e.Sequence, e.Subject, last)}
+	}
+	return ledger.Waiting, fmt.Sprintf("%s: event %d came before event %d", ledger.GapReason, e.Sequence, last+1), nil
+}
+
+// parks tells whether a step leaves its dead record at the head of its aggregate.
+func parks(s *ledger.Step) bool { return s.Outcome == ledger.Dead && s.Wait != nil && s.Wait.Dead }
+
+// firstSight notes an event as applied, and tells it from its copies.
+func (a *attempt) firstSight(l *heldLease, s *ledger.Step) (ledger.Outcome, error) {
+	key := a.eventKey(s.Event.Source, s.Event.ID)
+	n, err := a.c.exec(qInsertSeen, l.id.group, key, s.Event.Digest[:], l.id.id, stamp(s.LogTime))
+	if err != nil || n > 0 || a.early.inserted(s) {
+		return s.Outcome, err
+	}
+	var was []byte
+	if _, err := a.c.first(qSeen, func(r row) { was = r.blob(0) }, l.id.group, key); err != nil {
+		return 0, err
+	}
+	if slices.Equal(was, s.Event.Digest[:]) {
+		return ledger.Duplicate, nil
+	}
+	return 0, fault.As(fault.Permanent, fmt.Errorf("%w: %s of %s has digest %s, and was applied with %s", ledger.ErrConflict,
+		s.Event.ID, s.Event.Source, hex.EncodeToString(s.Event.Digest[:]), hex.EncodeToString(was)))
+}
+
+func (a *attempt) eventKey(source, id string) []byte {
+	var sum [sha256.Size]byte
+	sum, a.scratch = eventKey(a.scratch, source, id)
+	return sum[:16]
+}
+
+// eventKey is what an event is found by in seen and recorded: 16 bytes of SHA-256 over its source and id.
+func eventKey(scratch []byte, source, id string) (sum [sha256.Size]byte, _ []byte) {
+	scratch = binary.AppendUvarint(scratch[:0], uint64(len(source)))
+	scratch = append(append(scratch, source...), id...)
+	return sha256.Sum256(scratch), scratch
+}
+
+// carryOut does what a step wants done: its effects, and its events into the outbox.
+func (a *attempt) carryOut(l *heldLease, i int, s *ledger.Step) (firstSeq int64, err error) {
+	for _, f := range s.Effects {
+		if err := a.effect(i, f); err != nil {
+			return 0, err
+		}
+	}
+	if len(s.Emits) == 0 {
+		return 0, nil
+	}
+	firstSeq = l.Seq + 1
+	for _, o := range s.Emits {
+		l.Seq++
+		if _, err := a.c.exec(qInsertOutbox, l.id.id, l.Seq, o.Topic, int64(o.Partition), encodeMessage(o.Message)); err != nil {
+			return 0, a.ownError(i, err)
+		}
+	}
+	l.dirty = true
+	return firstSeq, nil
+}
+
+// wait keeps the backlog in step with how a record ended; stays tells whether it has a row there now.
+func (a *attempt) wait(l *heldLease, s *ledger.Step, outcome ledger.Outcome, reason string) (stays bool, err error) {
+	dead := outcome == ledger.Dead && parks(s)
+	stays = outcome == ledger.Waiting || dead
+	if reason == "" && s.Wait != nil {
+		reason = s.Wait.Reason
+	}
+	flag := int64(0)
+	if dead {
+		flag = 1
+	}
+	switch {
+	case s.FromBacklog && stays:
+		var why driver.Value // unchanged
+		if reason != "" {
+			why = reason
+		}
+		_, err = a.c.exec(qUpdateBacklog, l.id.id, s.Offset, flag, why)
+	case s.FromBacklog:
+		_, err = a.c.exec(qDeleteBacklog, l.id.id, s.Offset)
+	case stays:
+		w := s.Wait
+		_, err = a.c.exec(qInsertBacklog, l.id.id, s.Offset, w.Subject, w.Sequence, reason, flag, encodeMessage(w.Message))
+	}
+	return stays, err
+}
+
+// count enters a record under its outcome, once: one that comes from the backlog leaves the count that it had there.
+func (a *attempt) count(l *heldLease, s *ledger.Step, before, outcome ledger.Outcome) {
+	l.dirty = true
+	*l.Counters.Of(outcome)++
+	if s.FromBacklog {
+		*l.Counters.Of(before)--
+		return
+	}
+	highest := l.Next - 1
+	if n := len(l.Finished); n > 0 {
+		highest = l.Finished[n-1].To
+	}
+	if s.Offset > highest {
+		l.LastCRC = s.CRC
+		if !s.LogTime.IsZero() {
+			l.LastTime = s.LogTime
+		}
+	}
+	l.Next, l.Finished = l.Finished.Add(ledger.Span{From: s.From, To: s.Offset}).Advance(l.Next)
+}
+
+func (a *attempt) save(l *heldLease) error {
+	if !l.dirty {
+		return nil
+	}
+	c := l.Counters
+	n, err := a.c.exec(qSaveLease, l.Next, l.Finished.Encode(l.Next), l.Seq, c.Applied, c.Duplicate, c.Refused, c.Skipped, c.Ignored,
+		c.Dead, c.Waiting, stamp(l.LastTime), int64(l.LastCRC), l.id.id)
+	if err == nil && n != 1 {
+		err = fault.Fatalf("lease of %s on %s/%d is gone from the ledger", l.Group, l.Topic, l.Partition)
+	}
+	return err
+}
