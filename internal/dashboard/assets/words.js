@@ -21,7 +21,7 @@ export function bytes(n) {
 
 // duration is a span in its largest unit, or its largest two.
 export function duration(seconds) {
-  if (seconds < 0.9995) return `${Math.round(seconds * 1000)} ms`;
+  if (seconds < 0.9995) return seconds < 0.0005 ? "under 1 ms" : `${Math.round(seconds * 1000)} ms`;
   if (seconds < 9.95) return `${tenth.format(seconds)} s`;
   return elapsed(seconds);
 }
