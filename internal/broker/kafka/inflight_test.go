@@ -18,7 +18,6 @@ import (
 type underWay struct {
 	mu        sync.Mutex
 	now, most int
-	requests  int
 }
 
 var (
@@ -30,7 +29,11 @@ func (u *underWay) OnBrokerWrite(_ kgo.BrokerMetadata, key int16, _ int, _, _ ti
 	u.count(key, 1, err)
 }
 
+// OnBrokerRead delays what was answered, so that requests would pile up where they may.
 func (u *underWay) OnBrokerRead(_ kgo.BrokerMetadata, key int16, _ int, _, _ time.Duration, err error) {
+	if key == kmsg.Produce.Int16() {
+		time.Sleep(3 * time.Millisecond)
+	}
 	u.count(key, -1, err)
 }
 
@@ -42,7 +45,6 @@ func (u *underWay) count(key int16, n int, err error) {
 	defer u.mu.Unlock()
 	u.now += n
 	u.most = max(u.most, u.now)
-	u.requests++
 }
 
 func TestOneInflight(t *testing.T) {
@@ -59,7 +61,7 @@ func TestOneInflight(t *testing.T) {
 			t.Fatal(err)
 		}
 		name := fmt.Sprint("inflight-", one)
-		if err := b.Create(t.Context(), broker.TopicSpec{Name: name, Partitions: 8}); err != nil {
+		if err := b.Create(t.Context(), broker.TopicSpec{Name: name, Partitions: 8, Config: map[string]string{"max.message.bytes": "20000"}}); err != nil {
 			t.Fatal(err)
 		}
 		var wg sync.WaitGroup
