@@ -19,7 +19,8 @@ const (
 	minInSyncKey = "min.insync.replicas"
 	// defaultMaxBytes is Kafka's default of max.message.bytes, taken where we may not read a topic's configuration.
 	defaultMaxBytes = 1_048_588
-	leaderPoll      = 50 * time.Millisecond
+	leaderPoll      = 20 * time.Millisecond
+	askWait         = 5 * time.Second
 )
 
 // Topics describes the named topics, in their order. Ids and partitions are asked of the broker each time.
@@ -27,7 +28,7 @@ func (b *Broker) Topics(ctx context.Context, names ...string) ([]broker.Topic, e
 	if len(names) == 0 {
 		return nil, nil
 	}
-	found, err := b.metadata(ctx, names)
+	found, err := metadata(ctx, b.client, names)
 	if err != nil {
 		return nil, fmt.Errorf("describe topics: %w", explain(err))
 	}
@@ -52,7 +53,8 @@ func (b *Broker) Topics(ctx context.Context, names ...string) ([]broker.Topic, e
 	return topics, nil
 }
 
-func (b *Broker) metadata(ctx context.Context, names []string) (map[string]kmsg.MetadataResponseTopic, error) {
+// metadata asks the cluster, or one broker of it, what it knows of topics.
+func metadata(ctx context.Context, of kmsg.Requestor, names []string) (map[string]kmsg.MetadataResponseTopic, error) {
 	req := kmsg.NewPtrMetadataRequest()
 	req.Topics = []kmsg.MetadataRequestTopic{}
 	for _, name := range names {
@@ -60,7 +62,7 @@ func (b *Broker) metadata(ctx context.Context, names []string) (map[string]kmsg.
 		t.Topic = kmsg.StringPtr(name)
 		req.Topics = append(req.Topics, t)
 	}
-	resp, err := req.RequestWith(ctx, b.client)
+	resp, err := req.RequestWith(ctx, of)
 	if err != nil {
 		return nil, err
 	}
@@ -126,7 +128,15 @@ func (b *Broker) Create(ctx context.Context, specs ...broker.TopicSpec) error {
 			return fmt.Errorf("create topic %q: %w", spec.Name, err)
 		}
 	}
-	return b.awaitLeaders(ctx, names)
+	for _, id := range brokers.NodeIDs() {
+		if err := b.awaitLeaders(ctx, id, names); err != nil {
+			return err
+		}
+	}
+	if _, err := b.maxBytes(ctx, names); err != nil {
+		return fmt.Errorf("create topics: read their configuration: %w", explain(err))
+	}
+	return nil
 }
 
 func (b *Broker) create(ctx context.Context, spec broker.TopicSpec, brokers int) error {
@@ -157,20 +167,25 @@ func (b *Broker) create(ctx context.Context, spec broker.TopicSpec, brokers int)
 	return nil
 }
 
-// awaitLeaders returns once every partition has a leader, so that what follows a Create doesn't meet a topic that
-// half of the cluster doesn't know yet.
-func (b *Broker) awaitLeaders(ctx context.Context, names []string) error {
+// awaitLeaders returns once a broker knows a leader of every partition, so that what follows a Create doesn't meet a
+// broker that the news hasn't reached. One that can't be asked is passed over: it isn't up.
+func (b *Broker) awaitLeaders(ctx context.Context, id int32, names []string) error {
 	tick := time.NewTicker(leaderPoll)
 	defer tick.Stop()
 	for {
-		found, err := b.metadata(ctx, names)
-		if err == nil && led(found, names) {
-			_, err := b.maxBytes(ctx, names)
-			return err
+		asking, cancel := context.WithTimeout(ctx, askWait)
+		found, err := metadata(asking, b.client.Broker(int(id)), names)
+		cancel()
+		switch {
+		case err == nil && led(found, names):
+			return nil
+		case err != nil && ctx.Err() == nil:
+			b.log.Warn("can't ask a broker whether it knows new topics", "broker", id, "error", err)
+			return nil
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("wait for the leaders of new topics %q: %w", names, errors.Join(ctx.Err(), explain(err)))
+			return fmt.Errorf("wait for the leaders of new topics %q: %w", names, ctx.Err())
 		case <-tick.C:
 		}
 	}
