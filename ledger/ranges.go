@@ -17,7 +17,7 @@ func (r Ranges) Add(s Span) Ranges {
 	// i is the first span that s may touch, j the first one wholly above it.
 	i := sort.Search(len(r), func(i int) bool { return r[i].To >= s.From-1 })
 	j := i
-	for ; j < len(r) && r[j].From <= s.To+1; j++ {
+	for ; j < len(r) && r[j].From-1 <= s.To; j++ { // not To+1, which may be beyond the last number
 		s.From, s.To = min(s.From, r[j].From), max(s.To, r[j].To)
 	}
 	if i == j {
@@ -77,7 +77,8 @@ func DecodeRanges(next int64, b []byte) (Ranges, error) {
 			return nil, fmt.Errorf("decode finished ranges: bad length after offset %d", at)
 		}
 		s := Span{From: at + int64(from), To: at + int64(from) + int64(length)}
-		if s.From < at || s.To < s.From || (len(r) > 0 && s.From <= r[len(r)-1].To+1) {
+		// A span at the watermark would have moved it, and one that touches the last would be part of it.
+		if s.From <= at || s.To < s.From || (len(r) > 0 && s.From-1 == at) {
 			return nil, fmt.Errorf("decode finished ranges: spans out of order after offset %d", at)
 		}
 		r = append(r, s)

@@ -156,6 +156,7 @@ type machine struct {
 }
 
 func newMachine(k *kit, t *rapid.T) *machine {
+	k.setup("DELETE FROM effect")
 	m := &machine{k: k, t: t, name: fmt.Sprintf("model-%d", k.ids.Add(1)), next: []int64{0, 0},
 		state: &modelState{seen: map[string][16]byte{}, cursor: map[string]int64{}, effects: map[string]int{}}}
 	for p := range int32(2) {

@@ -19,7 +19,7 @@ import (
 
 var (
 	qSaveLease = define("UPDATE swarmlog_lease SET next = ?, finished = ?, seq = ?, applied = ?, duplicate = ?, refused = ?, " +
-		"skipped = ?, ignored = ?, dead = ?, waiting = ?, last_time = ?, last_crc = ? WHERE id = ?")
+		"skipped = ?, ignored = ?, dead = ?, waiting = ?, last_time = ?, last_crc = ?, commits = ? WHERE id = ?")
 	qInsertSeen = define("INSERT INTO swarmlog_seen (group_id, event, digest, lease_id, log_time) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING")
 	qSeen       = define("SELECT digest FROM swarmlog_seen WHERE group_id = ? AND event = ?")
 
@@ -33,6 +33,7 @@ var (
 	qInsertBacklog = define("INSERT INTO swarmlog_backlog (lease_id, position, subject, sequence, reason, dead, message) VALUES (?, ?, ?, ?, ?, ?, ?)")
 	qUpdateBacklog = define("UPDATE swarmlog_backlog SET dead = ?3, reason = coalesce(?4, reason) WHERE lease_id = ?1 AND position = ?2")
 	qDeleteBacklog = define("DELETE FROM swarmlog_backlog WHERE lease_id = ? AND position = ?")
+	qCommits       = define("SELECT commits FROM swarmlog_lease WHERE id = ?")
 )
 
 // attempt is one run of a batch's transaction. A run that a step fails is thrown away, and another one made without
@@ -44,9 +45,9 @@ type attempt struct {
 	failed []error // by step; those that aren't nil are left out
 
 	results    []ledger.Result
-	witness    []bool // by step: its progress, read back, tells whether the COMMIT happened
 	leases     []*heldLease
 	committing bool
+	verdict    *bool // whether the COMMIT happened, where that was unknown and is known now
 	scratch    []byte
 	early      *earlyCommit // nil but where a fault switch is on
 
@@ -60,6 +61,7 @@ type heldLease struct {
 	id     leaseID
 	fenced error
 	dirty  bool
+	before int64 // commits that the row had seen
 }
 
 // stepFailure is the error of an attempt that one step is to blame for.
@@ -72,8 +74,7 @@ func (f *stepFailure) Error() string { return f.err.Error() }
 func (f *stepFailure) Unwrap() error { return f.err }
 
 func newAttempt(ctx context.Context, db *DB, c *conn, b *ledger.Batch, failed []error) *attempt {
-	a := &attempt{db: db, c: c, batch: b, failed: failed,
-		results: make([]ledger.Result, len(b.Steps)), witness: make([]bool, len(b.Steps))}
+	a := &attempt{db: db, c: c, batch: b, failed: failed, results: make([]ledger.Result, len(b.Steps))}
 	a.ctx, a.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	return a
 }
@@ -144,12 +145,10 @@ func (a *attempt) step(i int, s *ledger.Step) error {
 			return err
 		}
 	}
-	stays, err := a.wait(l, s, outcome, reason)
-	if err != nil {
+	if err := a.wait(l, s, outcome, reason); err != nil {
 		return a.ownError(i, err)
 	}
 	a.count(l, s, before, outcome)
-	a.witness[i] = !s.FromBacklog || !stays
 	r.Outcome = outcome
 	return nil
 }
@@ -176,7 +175,7 @@ func (a *attempt) lease(f ledger.Fence) (*heldLease, error) {
 	}
 	if found {
 		var bad error
-		if _, err = a.c.first(qLeaseByID, func(r row) { h.Lease, h.id, bad = readLease(r, a.db.opts.Now()) }, id.id); err == nil {
+		if _, err = a.c.first(qLeaseByID, func(r row) { h.Lease, h.id, bad = readLease(r, a.db.opts.Now()); h.before = r.int(21) }, id.id); err == nil {
 			err = bad
 		}
 		if err != nil {
@@ -296,18 +295,18 @@ func (a *attempt) carryOut(l *heldLease, i int, s *ledger.Step) (firstSeq int64,
 	firstSeq = l.Seq + 1
 	for _, o := range s.Emits {
 		l.Seq++
+		l.dirty = true
 		if _, err := a.c.exec(qInsertOutbox, l.id.id, l.Seq, o.Topic, int64(o.Partition), encodeMessage(o.Message)); err != nil {
 			return 0, a.ownError(i, err)
 		}
 	}
-	l.dirty = true
 	return firstSeq, nil
 }
 
-// wait keeps the backlog in step with how a record ended; stays tells whether it has a row there now.
-func (a *attempt) wait(l *heldLease, s *ledger.Step, outcome ledger.Outcome, reason string) (stays bool, err error) {
+// wait keeps the backlog in step with how a record ended.
+func (a *attempt) wait(l *heldLease, s *ledger.Step, outcome ledger.Outcome, reason string) (err error) {
 	dead := outcome == ledger.Dead && parks(s)
-	stays = outcome == ledger.Waiting || dead
+	stays := outcome == ledger.Waiting || dead
 	if reason == "" && s.Wait != nil {
 		reason = s.Wait.Reason
 	}
@@ -328,7 +327,7 @@ func (a *attempt) wait(l *heldLease, s *ledger.Step, outcome ledger.Outcome, rea
 		w := s.Wait
 		_, err = a.c.exec(qInsertBacklog, l.id.id, s.Offset, w.Subject, w.Sequence, reason, flag, encodeMessage(w.Message))
 	}
-	return stays, err
+	return err
 }
 
 // count enters a record under its outcome, once: one that comes from the backlog leaves the count that it had there.
@@ -358,7 +357,7 @@ func (a *attempt) save(l *heldLease) error {
 	}
 	c := l.Counters
 	n, err := a.c.exec(qSaveLease, l.Next, l.Finished.Encode(l.Next), l.Seq, c.Applied, c.Duplicate, c.Refused, c.Skipped, c.Ignored,
-		c.Dead, c.Waiting, stamp(l.LastTime), int64(l.LastCRC), l.id.id)
+		c.Dead, c.Waiting, stamp(l.LastTime), int64(l.LastCRC), l.before+1, l.id.id)
 	if err == nil && n != 1 {
 		err = fault.Fatalf("lease of %s on %s/%d is gone from the ledger", l.Group, l.Topic, l.Partition)
 	}

@@ -73,7 +73,7 @@ func (db *DB) askAfter(a *attempt, why error) ([]ledger.Result, error) {
 	err := a.c.rollback()
 	if !errors.Is(why, ledger.ErrUnknown) && err == nil {
 		var committed bool
-		if committed, err = a.committed(); err == nil {
+		if committed, err = a.committed(a.c); err == nil {
 			if committed {
 				return a.results, nil
 			}
@@ -89,68 +89,52 @@ func (db *DB) askAfter(a *attempt, why error) ([]ledger.Result, error) {
 // Resolve implements ledger.Ledger.
 func (db *DB) Resolve(ctx context.Context, b *ledger.Batch) (results []ledger.Result, committed bool, err error) {
 	what := fmt.Sprintf("resolve %d steps", len(b.Steps))
-	w, err := db.takeWriter(ctx)
+	w, err := db.takeWriter(ctx) // which asks after all unknown outcomes
 	if err != nil {
 		return nil, false, fmt.Errorf("%s: %w", what, err)
 	}
-	defer func() { db.writer <- w }()
+	db.writer <- w
 	db.mu.Lock()
+	defer db.mu.Unlock()
 	a := db.unknown[b]
-	db.mu.Unlock()
 	if a == nil {
 		return nil, false, fault.Fatalf("%s: no commit of this batch has an unknown outcome", what)
 	}
-	if err := w.begin(qBeginWrite); err != nil {
-		return nil, false, environment(what, err)
-	}
-	committed, err = a.committed()
-	if err = errors.Join(err, w.rollback()); err != nil {
-		return nil, false, environment(what, err)
-	}
-	db.mu.Lock()
 	delete(db.unknown, b)
-	db.mu.Unlock()
-	if !committed {
+	if !*a.verdict {
 		return nil, false, nil
 	}
 	return a.results, true, nil
 }
 
-// committed reads back whether the attempt's COMMIT happened. Under an epoch only its owner commits, so a single
-// offset that the attempt was the first to finish tells for all. A lease that has moved on tells nothing: whoever has
-// it now goes by what's in the ledger, and its steps here are fenced. No witness at all: nothing but repeats and
-// deletions, which may be committed again.
-func (a *attempt) committed() (bool, error) {
-	var ours *ledger.Step
-	moved := false
-	leases := make(map[ledger.Fence]error)
-	for i, s := range a.batch.Steps {
-		fenced, asked := leases[s.Fence]
-		if !asked {
-			_, _, err := a.db.fenced(a.c, s.Fence)
-			if err != nil && !errors.Is(err, ledger.ErrFenced) {
-				return false, err
-			}
-			fenced, leases[s.Fence] = err, err
+// settle asks after the outcomes that are unknown. Whoever takes the writer does so first: before anything else is
+// written, the leases tell for certain.
+func (db *DB) settle(w *conn) error {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	for _, a := range db.unknown {
+		if a.verdict != nil {
+			continue
 		}
-		switch {
-		case fenced != nil && a.results[i].Err == nil:
-			a.results[i] = ledger.Result{Err: fenced}
-			moved = moved || a.witness[i]
-		case fenced == nil && a.witness[i] && ours == nil:
-			ours = s
+		committed, err := a.committed(w)
+		if err != nil {
+			return environment("ask after a commit of unknown outcome", err)
 		}
+		a.verdict = &committed
 	}
-	if ours == nil {
-		return moved, nil
+	return nil
+}
+
+// committed reads back whether the attempt's COMMIT happened, given that nothing was written since. One lease that it
+// changed tells for all. Where it changed none, it held nothing but repeats and deletions, and may be committed again.
+func (a *attempt) committed(c *conn) (bool, error) {
+	for _, l := range a.leases {
+		if !l.dirty {
+			continue
+		}
+		commits := l.before
+		_, err := c.first(qCommits, func(r row) { commits = r.int(0) }, l.id.id)
+		return commits > l.before, err
 	}
-	l, id, err := a.db.fenced(a.c, ours.Fence)
-	if err != nil {
-		return false, err
-	}
-	if !ours.FromBacklog {
-		return ours.Offset < l.Next || l.Finished.Contains(ours.Offset), nil
-	}
-	found, err := a.c.first(qBacklogRow, func(row) {}, id.id, ours.Offset)
-	return !found, err
+	return false, nil
 }

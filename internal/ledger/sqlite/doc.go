@@ -32,6 +32,7 @@
 // # What survives a crash
 //
 // Whatever a COMMIT that returned nil has written: SQLite has synced its log by
-// then. A COMMIT that fails is asked after by reading progress back; only where
-// that fails too is the outcome unknown.
+// then. A COMMIT that fails is asked after by reading its leases back, which
+// count their commits; only where that fails too is the outcome unknown, and
+// then nothing is written until it is known.
 package sqlite

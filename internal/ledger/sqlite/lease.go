@@ -10,7 +10,7 @@ import (
 )
 
 const leaseColumns = "g.name, l.topic_id, l.part, l.topic, l.owner, l.epoch, l.expires, l.next, l.finished, l.seq, " +
-	"l.applied, l.duplicate, l.refused, l.skipped, l.ignored, l.dead, l.waiting, l.last_time, l.last_crc, l.id, l.group_id"
+	"l.applied, l.duplicate, l.refused, l.skipped, l.ignored, l.dead, l.waiting, l.last_time, l.last_crc, l.id, l.group_id, l.commits"
 
 var (
 	qLeaseByKey = define("SELECT " + leaseColumns + " FROM swarmlog_group g JOIN swarmlog_lease l ON l.group_id = g.id " +
@@ -20,7 +20,7 @@ var (
 	qLeasesOf     = define("SELECT " + leaseColumns + " FROM swarmlog_group g JOIN swarmlog_lease l ON l.group_id = g.id WHERE g.name = ? ORDER BY l.topic, l.part, l.id")
 	qGroupID      = define("SELECT id FROM swarmlog_group WHERE name = ?")
 	qInsertGroup  = define("INSERT INTO swarmlog_group (name) VALUES (?) RETURNING id")
-	qInsertLease  = define("INSERT INTO swarmlog_lease VALUES (NULL, ?, ?, ?, ?, ?, 1, ?, ?, NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)")
+	qInsertLease  = define("INSERT INTO swarmlog_lease VALUES (NULL, ?, ?, ?, ?, ?, 1, ?, ?, NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)")
 	qTakeLease    = define("UPDATE swarmlog_lease SET topic = ?, owner = ?, epoch = epoch + 1, expires = ? WHERE id = ?")
 	qReleaseLease = define("UPDATE swarmlog_lease SET owner = '', expires = 0 WHERE id = ? AND owner = ? AND epoch = ?")
 	qExtendLeases = define("UPDATE swarmlog_lease SET expires = ? WHERE owner = ?")

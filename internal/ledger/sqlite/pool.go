@@ -23,6 +23,10 @@ func (db *DB) takeWriter(ctx context.Context) (*conn, error) {
 	}
 	select {
 	case w := <-db.writer:
+		if err := db.settle(w); err != nil {
+			db.writer <- w
+			return nil, err
+		}
 		return w, nil
 	case <-ctx.Done():
 		return nil, fmt.Errorf("wait for the ledger's writer: %w", ctx.Err())
@@ -143,7 +147,10 @@ func (db *DB) serve(w *conn) {
 	if len(requests) == 0 {
 		return
 	}
-	err := w.begin(qBeginWrite)
+	err := db.settle(w)
+	if err == nil {
+		err = w.begin(qBeginWrite)
+	}
 	for i := 0; i < len(requests) && err == nil; i++ {
 		r := requests[i]
 		if r.err = r.f(w); r.err != nil && (code(r.err) != 0 || w.autocommit()) {

@@ -27,6 +27,7 @@ CREATE TABLE swarmlog_lease (
 	waiting    INTEGER NOT NULL,
 	last_time  INTEGER NOT NULL, -- of the record at the highest finished offset
 	last_crc   INTEGER NOT NULL,
+	commits    INTEGER NOT NULL, -- how many batches have changed the row: tells whether a COMMIT happened
 	UNIQUE (group_id, topic_id, part)
 ) STRICT;
 
