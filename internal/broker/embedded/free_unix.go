@@ -13,5 +13,5 @@ func freeBytes(dir string) (int64, error) {
 	if err := syscall.Statfs(dir, &s); err != nil {
 		return 0, fmt.Errorf("read free space of %s: %w", dir, err)
 	}
-	return int64(uint64(s.Bavail) * uint64(s.Bsize)), nil
+	return int64(uint64(s.Bavail) * uint64(s.Bsize)), nil //nolint:unconvert // the fields' types differ between systems
 }

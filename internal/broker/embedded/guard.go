@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -76,5 +75,3 @@ func (f *frames) check() error {
 	f.left = int(size) - 2
 	return nil
 }
-
-var _ io.Reader = (*frames)(nil)

@@ -170,17 +170,3 @@ func (c client) read(topic broker.Topic, partition int32, start int64) []broker.
 	}
 	return records
 }
-
-// eventually fails the test where a condition doesn't come true.
-func eventually(t testing.TB, what string, cond func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(patience)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !cond() {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: not within %s", what, patience)
-		}
-		<-tick.C
-	}
-}

@@ -127,9 +127,16 @@ func BenchmarkRead(b *testing.B) {
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "records/s")
 }
 
-// BenchmarkLatency sends records of 1 KiB at a steady 1,000 a second and measures from Publish to Poll.
+// BenchmarkLatency sends records of 1 KiB at a steady 1,000 a second, to so many partitions, and measures from Publish
+// to Poll. The embedded broker syncs twice for each partition of a request.
 func BenchmarkLatency(b *testing.B) {
-	k, topic := bench(b, 4)
+	for _, partitions := range []int32{1, 4} {
+		b.Run(fmt.Sprintf("partitions=%d", partitions), func(b *testing.B) { latency(b, partitions) })
+	}
+}
+
+func latency(b *testing.B, partitions int32) {
+	k, topic := bench(b, partitions)
 	r, err := k.Reader("bench")
 	if err != nil {
 		b.Fatal(err)
