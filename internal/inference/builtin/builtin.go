@@ -16,8 +16,8 @@ const (
 
 // Chat answers a page of text with what a chat model is asked for: two or three sentences, then a line of terms.
 func Chat(text string) string {
-	summary := Summary(text, 3)
-	terms := Terms(text, 8)
+	bare := plain(text)
+	summary, terms := summary(text, bare, 3), terms(bare, 8)
 	if len(terms) == 0 {
 		return summary
 	}

@@ -24,8 +24,10 @@ type sentence struct {
 
 // Summary takes the sentences of a text that say most of it, at most so many, in their order. A text without
 // sentences is answered by its beginning.
-func Summary(text string, most int) string {
-	all := sentences(text)
+func Summary(text string, most int) string { return summary(text, plain(text), most) }
+
+func summary(text, bare string, most int) string {
+	all := sentences(bare)
 	frequency := make(map[string]int)
 	for _, w := range words(text) {
 		if telling(w.folded) {
@@ -39,7 +41,7 @@ func Summary(text string, most int) string {
 		}
 	}
 	if len(fit) == 0 {
-		return beginning(text)
+		return beginning(text, bare)
 	}
 	chosen := choose(fit, most)
 	slices.SortFunc(chosen, func(a, b *sentence) int { return a.at - b.at })
@@ -128,8 +130,8 @@ func (s *sentence) worth(chosen []*sentence) float64 {
 }
 
 // beginning is the first words of a text on one line.
-func beginning(text string) string {
-	line := strings.Join(strings.Fields(plain(text)), " ")
+func beginning(text, bare string) string {
+	line := strings.Join(strings.Fields(bare), " ")
 	if line == "" {
 		line = strings.Join(strings.Fields(text), " ")
 	}
@@ -158,22 +160,31 @@ var (
 // plain takes Markdown's marks off and lets headings and list items stand as paragraphs.
 func plain(text string) string {
 	text = strings.ReplaceAll(text, "\r\n", "\n")
-	text = fence.ReplaceAllString(text, "\n")
-	text = image.ReplaceAllString(text, "$1")
-	text = link.ReplaceAllString(text, "$1")
-	text = heading.ReplaceAllString(text, "\n\n$1\n\n")
+	// Each mark is looked for where its letters are, since most texts have few of them.
+	if strings.Contains(text, "```") || strings.Contains(text, "~~~") {
+		text = fence.ReplaceAllString(text, "\n")
+	}
+	if strings.Contains(text, "](") {
+		text = image.ReplaceAllString(text, "$1")
+		text = link.ReplaceAllString(text, "$1")
+	}
+	if strings.Contains(text, "#") {
+		text = heading.ReplaceAllString(text, "\n\n$1\n\n")
+	}
 	text = ruler.ReplaceAllString(text, "\n")
-	text = quoteBar.ReplaceAllString(text, "")
+	if strings.Contains(text, ">") {
+		text = quoteBar.ReplaceAllString(text, "")
+	}
 	text = bullet.ReplaceAllString(text, "\n\n")
 	return marks.Replace(text)
 }
 
 var paragraphBreak = regexp.MustCompile(`\n[ \t\n\f]*\n|\f`)
 
-// sentences splits a text into its sentences.
-func sentences(text string) []*sentence {
+// sentences splits a text without marks into its sentences.
+func sentences(bare string) []*sentence {
 	var out []*sentence
-	for _, paragraph := range paragraphBreak.Split(plain(text), -1) {
+	for _, paragraph := range paragraphBreak.Split(bare, -1) {
 		if strings.Count(paragraph, "|") > 3 {
 			continue // a table
 		}
@@ -232,7 +243,9 @@ func shortened(before string) bool {
 }
 
 // Terms are the words and pairs of words that a text is about, most telling first.
-func Terms(text string, most int) []string {
+func Terms(text string, most int) []string { return terms(plain(text), most) }
+
+func terms(bare string, most int) []string {
 	type term struct {
 		text  string
 		count int
@@ -248,7 +261,7 @@ func Terms(text string, most int) []string {
 		}
 		t.count++
 	}
-	ws := words(plain(text))
+	ws := words(bare)
 	for i, w := range ws {
 		if !telling(w.folded) {
 			continue

@@ -1,0 +1,84 @@
+package agents
+
+import (
+	"context"
+	"time"
+
+	"github.com/swarmlog/swarmlog/internal/fault"
+	"github.com/swarmlog/swarmlog/ledger"
+)
+
+// file is a path and what it held when it was last looked at.
+type file struct {
+	Path     string
+	Name     string
+	Document string // SHA-256 in hex; "": it couldn't be read
+	Size     int64
+	Modified time.Time
+	Problem  string
+	Version  int64 // counts the changes of the file
+	Gone     bool
+}
+
+// splitState is how far a document got.
+type splitState int
+
+const (
+	unknown splitState = iota // never seen
+	unsplit                   // found, but its pages aren't out
+	split
+)
+
+// store is the SQL of the agents. A dialect of its own implements it in a file of its own.
+type store interface {
+	setup(ctx context.Context) error
+
+	files(ctx context.Context, yield func(file)) error
+	putFile(ctx context.Context, f file) error
+	addDocument(ctx context.Context, document, mediaType string, size int64) error
+	splitState(ctx context.Context, document string) (splitState, error)
+	setPages(ctx context.Context, document string, pages int) error
+	// paths are the files that hold a document now.
+	paths(ctx context.Context, document string) ([]string, error)
+
+	applyText(ctx context.Context, p Page) error
+	applyNotes(ctx context.Context, n Notes) error
+	applyVector(ctx context.Context, v Vector) error
+
+	// byWords ranks pages by full text, best first; the query is in the index's own form.
+	byWords(ctx context.Context, query string, limit int) ([]int64, error)
+	byVector(ctx context.Context, vector []byte, model string, dims, limit int) ([]int64, error)
+	// excerpt is where a page has the query's words; "": nowhere.
+	excerpt(ctx context.Context, query string, id int64) (string, error)
+	hit(ctx context.Context, id int64) (Hit, error)
+	pages(ctx context.Context, yield func(PageRow) error) error
+	documents(ctx context.Context, yield func(DocumentRow) error) error
+	counts(ctx context.Context) (Counts, error)
+}
+
+// storeOf is the store for a transaction's dialect.
+func storeOf(tx ledger.Tx) (store, error) {
+	if d := tx.Dialect(); d != "sqlite" {
+		return nil, fault.Fatalf("the index of documents isn't written for ledgers in %s: use the embedded ledger", d)
+	}
+	return sqliteStore{tx}, nil
+}
+
+func setup(ctx context.Context, tx ledger.Tx) error {
+	s, err := storeOf(tx)
+	if err != nil {
+		return err
+	}
+	return s.setup(ctx)
+}
+
+// within makes an effect of a change of the store.
+func within(f func(ctx context.Context, s store) error) func(context.Context, ledger.Tx) error {
+	return func(ctx context.Context, tx ledger.Tx) error {
+		s, err := storeOf(tx)
+		if err != nil {
+			return err
+		}
+		return f(ctx, s)
+	}
+}
