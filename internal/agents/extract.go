@@ -8,7 +8,12 @@ import (
 	"unicode/utf16"
 	"unicode/utf8"
 
-	htmltomarkdown "github.com/JohannesKaufmann/html-to-markdown/v2"
+	"github.com/JohannesKaufmann/html-to-markdown/v2/converter"
+	"github.com/JohannesKaufmann/html-to-markdown/v2/plugin/base"
+	"github.com/JohannesKaufmann/html-to-markdown/v2/plugin/commonmark"
+	"github.com/JohannesKaufmann/html-to-markdown/v2/plugin/table"
+	"golang.org/x/net/html"
+	"golang.org/x/net/html/atom"
 	"golang.org/x/net/html/charset"
 	"golang.org/x/text/encoding/htmlindex"
 )
@@ -80,11 +85,41 @@ func markdown(data []byte) (out string, err error) {
 			out, err = "", fmt.Errorf("its HTML can't be converted: %v", v)
 		}
 	}()
-	out, err = htmltomarkdown.ConvertString(decoded)
+	// One converter a document, since it keeps state. The table plugin keeps the words of neighbouring cells apart;
+	// it pads no cells, or one wide cell would make every row as wide.
+	convert := converter.NewConverter(converter.WithPlugins(base.NewBasePlugin(), commonmark.NewCommonmarkPlugin(),
+		table.NewTablePlugin(table.WithNewlineBehavior(table.NewlineBehaviorPreserve), table.WithCellPaddingBehavior(table.CellPaddingBehaviorMinimal))))
+	doc, err := html.Parse(strings.NewReader(decoded))
+	if err != nil {
+		return "", fmt.Errorf("its HTML can't be read: %w", err)
+	}
+	if depth(doc) > maxIndents {
+		return "", fmt.Errorf("its HTML puts lists and quotes into each other more than %d levels deep", maxIndents)
+	}
+	b, err := convert.ConvertNode(doc)
 	if err != nil {
 		return "", fmt.Errorf("its HTML can't be converted: %w", err)
 	}
-	return out, nil
+	return string(b), nil
+}
+
+// maxIndents bounds lists and quotes within each other: each level indents all lines below it, so that 100 KB of HTML
+// could become minutes of work.
+const maxIndents = 50
+
+// depth is how deep lists and quotes stand in each other. The parser bounds the depth of all elements.
+func depth(n *html.Node) int {
+	deepest := 0
+	for child := n.FirstChild; child != nil; child = child.NextSibling {
+		deepest = max(deepest, depth(child))
+	}
+	if n.Type == html.ElementNode {
+		switch n.DataAtom {
+		case atom.Blockquote, atom.Ul, atom.Ol, atom.Dl:
+			deepest++
+		}
+	}
+	return deepest
 }
 
 func decodeHTML(data []byte) (string, error) {

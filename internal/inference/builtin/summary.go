@@ -85,8 +85,11 @@ func (s *sentence) rate(frequency map[string]int, of int) bool {
 	if first := ws[0].folded; first == "this" || first == "these" || first == "it" || first == "they" || first == "but" || first == "and" {
 		s.score *= 0.85 // it leans on the sentence before
 	}
-	if strings.HasSuffix(s.text, "?") {
+	switch end, _ := utf8.DecodeLastRuneInString(s.text); {
+	case end == '?':
 		s.score *= 0.7
+	case !strings.ContainsRune(".!。！\"”')", end):
+		s.score *= 0.5 // a heading, or an entry of a list
 	}
 	return true
 }
@@ -147,11 +150,13 @@ func beginning(text, bare string) string {
 }
 
 var (
-	fence    = regexp.MustCompile("(?ms)^[ \t]*(```|~~~).*?^[ \t]*(```|~~~)[ \t]*$")
-	image    = regexp.MustCompile(`!\[([^\]\n]*)\]\([^)\n]*\)`)
-	link     = regexp.MustCompile(`\[([^\]\n]+)\]\([^)\n]*\)`)
-	heading  = regexp.MustCompile(`(?m)^[ \t]{0,3}#{1,6}[ \t]+(.*)$`)
-	ruler    = regexp.MustCompile(`(?m)^[ \t]*[-=*_~^#+]{3,}[ \t]*$`)
+	fence   = regexp.MustCompile("(?ms)^[ \t]*(```|~~~).*?^[ \t]*(```|~~~)[ \t]*$")
+	image   = regexp.MustCompile(`!\[([^\]\n]*)\]\([^)\n]*\)`)
+	link    = regexp.MustCompile(`\[([^\]\n]+)\]\([^)\n]*\)`)
+	heading = regexp.MustCompile(`(?m)^[ \t]{0,3}#{1,6}[ \t]+(.*)$`)
+	ruler   = regexp.MustCompile(`(?m)^[ \t]*[-=*_~^#+]{3,}[ \t]*$`)
+	// headline is a short line without an end, before one that begins a sentence: a heading in a text without marks.
+	headline = regexp.MustCompile(`(?m)^([ \t]*\pL[\pL\pN'’ -]{0,38}[\pL\pN?])[ \t]*\n([ \t]*\p{Lu})`)
 	bullet   = regexp.MustCompile(`(?m)^[ \t]*([-*+•]|\d{1,3}[.)])[ \t]+`)
 	quoteBar = regexp.MustCompile(`(?m)^[ \t]*>[ \t]?`)
 	marks    = strings.NewReplacer("**", "", "__", "", "`", "", "\r", "")
@@ -176,6 +181,7 @@ func plain(text string) string {
 		text = quoteBar.ReplaceAllString(text, "")
 	}
 	text = bullet.ReplaceAllString(text, "\n\n")
+	text = headline.ReplaceAllString(text, "$1\n\n$2")
 	return marks.Replace(text)
 }
 
