@@ -164,7 +164,7 @@ func importFaults(f *goFile, imported string) []string {
 		if !f.test && under(folder, implementations...) && !under(f.folder, append(wires, folder)...) {
 			say("only %v see implementations: take the interface", wires)
 		}
-		if !f.test && under(folder, equipment...) && !under(f.folder, equipment...) && folder != "test/killkit" {
+		if !f.test && under(folder, equipment...) && !under(f.folder, equipment...) && folder != "internal/killkit" {
 			say("the product doesn't link the repository's equipment")
 		}
 		if folder == "internal/app" && !under(f.folder, ".", "internal/cli", "cmd", "swarmtest", "test", "bench", "internal/prove") {

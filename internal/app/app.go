@@ -44,8 +44,10 @@ type Config struct {
 	Sources      []engine.Source
 	Logger       *slog.Logger
 
-	// Inferrer makes what answers model calls, over the ledger; nil: no models.
-	Inferrer func(ledger.Ledger) (engine.Inferrer, error)
+	// Opened is called with the ledger before anything uses it; it returns what answers model calls, or nil. It may be nil.
+	Opened func(ctx context.Context, l ledger.Ledger) (engine.Inferrer, error)
+	// Closed is called at the end, once nothing runs any more. It may be nil.
+	Closed func()
 	// Index is what the swarm's own tables hold, for people; the zero value: nothing.
 	Index Index
 	// Kinds says what each agent is ("built-in reader"), ModelLine which model is used.
@@ -70,6 +72,7 @@ type App struct {
 	server  *embedded.Server
 	broker  *kafka.Broker
 	ledger  *sqlite.DB
+	answers engine.Inferrer
 	engines []*engine.Engine
 	ring    *recent.Ring
 	letters *letters
@@ -87,6 +90,7 @@ type App struct {
 
 	mu       sync.Mutex
 	failures []error // of engines that ended by themselves
+	taken    taken
 }
 
 type closer struct {
@@ -166,7 +170,7 @@ func (a *App) startBroker(ctx context.Context) error {
 	a.onClose("broker", func(context.Context) error { return server.Close() })
 	// The embedded broker forgets its idempotence window when it's killed: one request at a time keeps the order then.
 	a.broker, err = kafka.Open(ctx, kafka.Options{Seeds: []string{server.Addr()}, ClientID: "swarmlog-" + a.config.Name,
-		Logger: a.log, MaxInflight: 1, Uncompressed: true})
+		Logger: a.log, OneInflight: true, Uncompressed: true})
 	if err != nil {
 		return err
 	}
@@ -185,7 +189,13 @@ func (a *App) openLedger(ctx context.Context) error {
 	}
 	a.ledger = db
 	a.onClose("ledger", func(context.Context) error { return db.Close() })
-	return nil
+	if a.config.Closed != nil {
+		a.onClose("agents", func(context.Context) error { a.config.Closed(); return nil })
+	}
+	if a.config.Opened != nil {
+		a.answers, err = a.config.Opened(ctx, db)
+	}
+	return err
 }
 
 // createTopics makes the declared topics, those that agents name, and a dead-letter topic for each that is read.
@@ -226,13 +236,6 @@ func (a *App) createTopics(ctx context.Context) error {
 }
 
 func (a *App) runEngines(ctx context.Context) error {
-	var inferrer engine.Inferrer
-	if a.config.Inferrer != nil {
-		var err error
-		if inferrer, err = a.config.Inferrer(a.ledger); err != nil {
-			return err
-		}
-	}
 	work, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var running sync.WaitGroup
 	for n := range a.config.Workers {
@@ -241,7 +244,7 @@ func (a *App) runEngines(ctx context.Context) error {
 		if a.config.Wrap != nil {
 			l = a.config.Wrap(worker, l)
 		}
-		e, err := engine.New(engine.Options{Swarm: a.config.Name, Worker: worker, Ledger: l, Broker: a.broker, Inferrer: inferrer,
+		e, err := engine.New(engine.Options{Swarm: a.config.Name, Worker: worker, Ledger: l, Broker: a.broker, Inferrer: a.answers,
 			Logger: a.log.With("worker", worker), Meter: a.metrics, Notify: a.noticed, LeaseTime: a.config.LeaseTime, Drain: a.config.Drain},
 			a.config.Agents, a.config.Sources)
 		if err != nil {

@@ -62,6 +62,13 @@ func (l *letters) newest(n int) []status.DeadLetter {
 	return last
 }
 
+// Dead are the dead letters of this run and of earlier ones on the same data, oldest first.
+func (a *App) Dead() []status.DeadLetter {
+	a.letters.mu.Lock()
+	defer a.letters.mu.Unlock()
+	return slices.Clone(a.letters.all)
+}
+
 // loadLetters reads the dead-letter topics.
 func (a *App) loadLetters(ctx context.Context) error {
 	topics := map[string]bool{}

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"os"
@@ -24,7 +25,7 @@ type Index struct {
 	Search func(ctx context.Context, tx ledger.Tx, words string, limit int) ([]httpapi.Hit, error)
 	Pages  func(ctx context.Context, tx ledger.Tx, yield func(httpapi.Page) error) error
 	// Notes tells of things that are no dead letters and that a person should know still.
-	Notes func(ctx context.Context, tx ledger.Tx) ([]string, error)
+	Notes func() []string
 }
 
 // meters are the rates of the swarm and of its agents.
@@ -53,6 +54,9 @@ func (m *meters) observe(agent string, at time.Time, total int64) float64 {
 // Status is the run as it is now.
 func (a *App) Status(ctx context.Context) (status.Status, error) { return a.status.Status(ctx) }
 
+// Look is the run as it is at this moment, where Status may be a second old.
+func (a *App) Look(ctx context.Context) (status.Status, error) { return a.look(ctx) }
+
 // look takes the status from the engines, the ledger, the broker and the swarm's own index.
 func (a *App) look(ctx context.Context) (status.Status, error) {
 	now := time.Now()
@@ -61,10 +65,11 @@ func (a *App) look(ctx context.Context) (status.Status, error) {
 	if a.ledger == nil || len(a.engines) == 0 {
 		return s, nil
 	}
-	totals, err := a.ledger.Totals(ctx)
+	totals, err := a.remembered(ctx)
 	if err != nil {
 		return s, err
 	}
+	s.Documents, s.Pages = totals.documents, totals.pages
 	s.Inference = totals.Inference
 	counters := map[string]ledger.Counters{}
 	for _, l := range totals.Leases {
@@ -77,14 +82,6 @@ func (a *App) look(ctx context.Context) (status.Status, error) {
 	}
 	s.Agents = a.lookAgents(now, counters)
 	s.StepsPerSecond = a.meters.observe("", now, s.Settled())
-	if a.config.Index.Count != nil {
-		if err := a.ledger.Read(ctx, func(ctx context.Context, tx ledger.Tx) (err error) {
-			s.Documents, s.Pages, err = a.config.Index.Count(ctx, tx)
-			return err
-		}); err != nil {
-			return s, err
-		}
-	}
 	s.Broker = status.Broker{Address: a.server.Addr(), LogBytes: a.server.LogBytes()}
 	for _, err := range a.server.Health() {
 		s.Broker.Health = append(s.Broker.Health, err.Error())
@@ -97,9 +94,7 @@ func (a *App) look(ctx context.Context) (status.Status, error) {
 			}
 		}
 	}
-	if s.Warnings, err = a.warnings(ctx); err != nil {
-		return s, err
-	}
+	s.Warnings = a.warnings()
 	s.Complete()
 	s.TimeLeftSeconds = status.TimeLeft(s.Remaining, s.StepsPerSecond)
 	if s.State == status.Running && s.Remaining != nil && *s.Remaining == 0 && totals.Outbox == 0 && sourcesIdle(s.Agents) {
@@ -201,14 +196,11 @@ func lookPartition(p engine.PartitionStatus, now time.Time) status.Partition {
 	return out
 }
 
-// warnings are what a person should know once all is done.
-func (a *App) warnings(ctx context.Context) ([]string, error) {
+// warnings are what a person should know besides the dead letters.
+func (a *App) warnings() []string {
 	warnings := []string{}
 	for name, err := range a.Failed() {
 		warnings = append(warnings, fmt.Sprintf("agent %s stopped: %s", name, engine.FirstLine(err.Error())))
-	}
-	for _, d := range a.letters.newest(lettersLimit) {
-		warnings = append(warnings, fmt.Sprintf("%s: %s", d.Agent, d.Reason))
 	}
 	for _, err := range a.server.Health() {
 		warnings = append(warnings, err.Error())
@@ -218,15 +210,53 @@ func (a *App) warnings(ctx context.Context) ([]string, error) {
 			warnings = append(warnings, "nothing can be committed at present: "+err.Error())
 		}
 	}
-	if a.config.Index.Notes == nil {
-		return warnings, nil
+	if a.config.Index.Notes != nil {
+		warnings = append(warnings, a.config.Index.Notes()...)
 	}
-	err := a.ledger.Read(ctx, func(ctx context.Context, tx ledger.Tx) error {
-		notes, err := a.config.Index.Notes(ctx, tx)
-		warnings = append(warnings, notes...)
-		return err
+	return warnings
+}
+
+// taken is what was last read from the ledger for a look, and at which commit.
+type taken struct {
+	ledger.Totals
+	documents, pages int64
+	at               int64
+	known            bool
+}
+
+// remembered reads totals and the swarm's own counts, unless nothing was committed since they were read last: an idle
+// run asks its ledger nothing.
+func (a *App) remembered(ctx context.Context) (taken, error) {
+	var commits int64
+	for _, e := range a.engines {
+		commits += e.Commits()
+	}
+	a.mu.Lock()
+	last := a.taken
+	a.mu.Unlock()
+	if last.known && last.at == commits {
+		return last, nil
+	}
+	t := taken{at: commits, known: true}
+	var err error
+	if t.Totals, err = a.ledger.Totals(ctx); err != nil {
+		return t, err
+	}
+	err = a.ledger.Read(ctx, func(ctx context.Context, tx ledger.Tx) (err error) {
+		if a.config.Index.Count != nil {
+			if t.documents, t.pages, err = a.config.Index.Count(ctx, tx); err != nil {
+				return err
+			}
+		}
+		return nil
 	})
-	return warnings, err
+	if err != nil {
+		return t, err
+	}
+	a.mu.Lock()
+	a.taken = t
+	a.mu.Unlock()
+	return t, nil
 }
 
 // ready is why the run can't do its work now.
@@ -271,7 +301,7 @@ func (a *App) httpOptions() httpapi.Options {
 						return nil
 					})
 				})
-				if err != nil && err != errEnough {
+				if err != nil && !errors.Is(err, errEnough) {
 					yield(httpapi.Page{}, err)
 				}
 			}

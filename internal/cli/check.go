@@ -10,7 +10,22 @@ import (
 
 type checkCommand struct {
 	File string `arg:"" help:"A swarm.yaml, or the folder that holds one."`
-	JSON bool   `name:"json" help:"Print one JSON object: {\"file\", \"ok\", \"problems\": [{\"file\", \"line\", \"column\", \"found\", \"want\"}]}."`
+	JSON bool   `name:"json" help:"Print one JSON object: {\"file\", \"ok\", \"problems\": [{\"file\", \"line\", \"column\", \"found\", \"instead\"}]}."`
+}
+
+// checkReport is the JSON of a check.
+type checkReport struct {
+	File     string         `json:"file"`
+	OK       bool           `json:"ok"`
+	Problems []checkProblem `json:"problems"`
+}
+
+type checkProblem struct {
+	File    string `json:"file"` // empty: the environment
+	Line    int    `json:"line"`
+	Column  int    `json:"column"`
+	Found   string `json:"found"`
+	Instead string `json:"instead"`
 }
 
 // Run checks a swarm.yaml and does nothing else.
@@ -21,13 +36,9 @@ func (c *checkCommand) Run(s *streams) error {
 		return usage(err)
 	}
 	if c.JSON {
-		report := struct {
-			File     string          `json:"file"`
-			OK       bool            `json:"ok"`
-			Problems config.Problems `json:"problems"`
-		}{c.File, err == nil, problems}
-		if report.Problems == nil {
-			report.Problems = config.Problems{}
+		report := checkReport{File: c.File, OK: err == nil, Problems: []checkProblem{}}
+		for _, p := range problems {
+			report.Problems = append(report.Problems, checkProblem{p.File, p.Line, p.Col, p.Found, p.Instead})
 		}
 		if werr := json.NewEncoder(s.out).Encode(report); werr != nil {
 			return werr

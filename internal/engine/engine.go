@@ -242,3 +242,6 @@ func (e *Engine) Failed() map[string]error {
 
 // Stalled is why nothing can be committed at present, or nil.
 func (e *Engine) Stalled() error { return e.commits.stalled() }
+
+// Commits counts transactions since the start: while it stands still, the ledger's totals do too.
+func (e *Engine) Commits() int64 { return e.commits.commits() }

@@ -39,7 +39,7 @@ func newWorld(t *testing.T, topics ...string) *world {
 	server, err := embedded.Start(ctx, embedded.Options{})
 	must(t, err)
 	t.Cleanup(func() { _ = server.Close() })
-	b, err := kafka.Open(ctx, kafka.Options{Seeds: []string{server.Addr()}, MaxInflight: 1, MaxWait: 50 * time.Millisecond})
+	b, err := kafka.Open(ctx, kafka.Options{Seeds: []string{server.Addr()}, OneInflight: true, MaxWait: 50 * time.Millisecond})
 	must(t, err)
 	t.Cleanup(b.Close)
 	db, err := sqlite.Open(ctx, ":memory:", sqlite.Options{})

@@ -39,18 +39,22 @@ import (
 
 // Hit is one page that a search found.
 type Hit struct {
-	Document string  `json:"document" doc:"The document's name, as it was found"`
+	Document string  `json:"document" doc:"The document's name, within its input folder"`
+	Path     string  `json:"path" doc:"Where the file is"`
 	Page     int     `json:"page" doc:"Page number, from 1"`
+	Part     int     `json:"part" doc:"Where a long page was cut: which part, from 1; else 0"`
 	Excerpt  string  `json:"excerpt" doc:"The part of the page that matches best, as plain text"`
 	Score    float64 `json:"score" doc:"How well it matches: higher is better; comparable within one answer only"`
 }
 
 // Page is one page of a document and what became of it.
 type Page struct {
-	Document string `json:"document" doc:"The document's name, as it was found"`
+	Document string `json:"document" doc:"The document's name, within its input folder"`
+	Path     string `json:"path" doc:"Where the file is"`
 	Page     int    `json:"page" doc:"Page number, from 1"`
+	Part     int    `json:"part" doc:"Where a long page was cut: which part, from 1; else 0"`
 	SHA256   string `json:"sha256" doc:"Digest of the page's text, in hex"`
-	Summary  string `json:"summary"`
+	Summary  string `json:"summary" doc:"Empty while it isn't made yet"`
 	Steps    int64  `json:"steps" doc:"How often the page's effect was applied: 1"`
 }
 

@@ -10,7 +10,7 @@ import (
 )
 
 // leaseTime is short, so that leases run out often.
-const leaseTime = 1500 * time.Millisecond
+const leaseTime = 600 * time.Millisecond
 
 // frost lets the leases of one worker at a time run out while it goes on working: its heartbeats aren't written, and
 // it's told that they were. What a stopped process or a cut network does to one machine of several, this does to one
@@ -42,8 +42,8 @@ func (f *frost) run(ctx context.Context) (stop func()) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for {
-			pause := time.Duration(f.random.Int64N(int64(2 * leaseTime)))
-			if !f.set(ctx, "", pause) || !f.set(ctx, f.names[f.random.IntN(len(f.names))], 2*leaseTime) {
+			pause := time.Duration(f.random.Int64N(int64(leaseTime)))
+			if !f.set(ctx, "", pause) || !f.set(ctx, f.names[f.random.IntN(len(f.names))], 3*leaseTime) {
 				f.set(context.Background(), "", 0)
 				return
 			}

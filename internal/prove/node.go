@@ -59,7 +59,7 @@ func (n Node) Run(ctx context.Context) error {
 	thawed := frost.run(ctx)
 	fmt.Fprintln(n.Out, readyLine)
 	if n.ExitWhenIdle {
-		err = a.Settled(ctx)
+		err = n.comeToRest(ctx, a)
 	} else {
 		select {
 		case <-ctx.Done():
@@ -68,6 +68,37 @@ func (n Node) Run(ctx context.Context) error {
 	}
 	thawed()
 	return errors.Join(err, n.writeEnds(context.WithoutCancel(ctx), a), a.Stop(context.WithoutCancel(ctx)))
+}
+
+// stuckAfter is how long nothing may move before the proof is judged as it stands: what is missing then counts as lost.
+const stuckAfter = 20 * time.Second
+
+// comeToRest waits until all is settled, or nothing moves any more.
+func (n Node) comeToRest(ctx context.Context, a *app.App) error {
+	var moved time.Time
+	last := ""
+	for {
+		idle, err := a.Idle(ctx)
+		if err == nil && idle {
+			return nil
+		}
+		s, err := a.Status(ctx)
+		if err != nil {
+			return err
+		}
+		if now := fmt.Sprint(s.Records); now != last {
+			last, moved = now, time.Now()
+		}
+		if time.Since(moved) > stuckAfter {
+			fmt.Fprintf(n.Out, "nothing has moved for %s, though not all is settled: %+v\n", stuckAfter, s.Records)
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
 }
 
 // proofAgents write an effect for each event, and fail now and then on purpose.

@@ -154,7 +154,7 @@ func insist(ctx context.Context, to broker.Publisher, records []broker.Record) e
 // connect waits for the node, which may be down for a moment.
 func (p *proof) connect(ctx context.Context, n int) (*kafka.Broker, broker.Topic, error) {
 	for {
-		b, err := kafka.Open(ctx, kafka.Options{Seeds: []string{p.broker}, ClientID: fmt.Sprintf("prove-%d", n), MaxInflight: 1})
+		b, err := kafka.Open(ctx, kafka.Options{Seeds: []string{p.broker}, ClientID: fmt.Sprintf("prove-%d", n), OneInflight: true})
 		if err == nil {
 			var topics []broker.Topic
 			if topics, err = b.Topics(ctx, topicIn); err == nil {

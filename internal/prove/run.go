@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/swarmlog/swarmlog/internal/app"
-	"github.com/swarmlog/swarmlog/test/killkit"
+	"github.com/swarmlog/swarmlog/internal/killkit"
 )
 
 // Config says how much is to be proved. Events and Aggregates are required.
@@ -24,7 +24,7 @@ type Config struct {
 	Producers  int           // default 4
 	Workers    int           // engines in the node; with two or more their leases also run out now and then; default 2
 	Kills      int           // SIGKILLs of the node
-	Duration   time.Duration // spread the production over it; 0: as fast as it goes
+	Duration   time.Duration // spread the production over it; 0: over the time that the kills take, so that each hits work
 	Data       string        // folder; must be empty or new
 	Seed       uint64        // of kills, failures and frosts; 0: drawn, and told
 	Limit      time.Duration // for the whole proof; default 30 minutes
@@ -77,6 +77,9 @@ func (c *Config) setDefaults() error {
 		}
 	}
 	c.Producers = min(c.Producers, c.Aggregates)
+	if c.Duration <= 0 {
+		c.Duration = time.Duration(c.Kills) * (killFirst + killLast) / 2
+	}
 	if c.Limit <= 0 {
 		c.Limit = 30 * time.Minute
 	}
@@ -95,6 +98,12 @@ func (c *Config) setDefaults() error {
 	}
 	return nil
 }
+
+// The node is killed between these times after it became ready.
+const (
+	killFirst = 200 * time.Millisecond
+	killLast  = 4 * time.Second
+)
 
 // Run proves, and returns what it found; an error says that nothing could be found out.
 func Run(ctx context.Context, c Config) (Verdict, error) {
@@ -192,7 +201,7 @@ func (p *proof) killWhile(ctx context.Context, done <-chan error, progress *coun
 	for p.kills < p.Kills || !produced {
 		var moment <-chan time.Time
 		if p.kills < p.Kills {
-			moment = time.After(schedule.Between(200*time.Millisecond, 2500*time.Millisecond))
+			moment = time.After(schedule.Between(killFirst, killLast))
 		}
 		tick := time.NewTicker(time.Second)
 		for wait := true; wait; {

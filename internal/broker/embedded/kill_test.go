@@ -12,7 +12,7 @@ import (
 
 	"github.com/swarmlog/swarmlog/internal/broker"
 	"github.com/swarmlog/swarmlog/internal/broker/embedded"
-	"github.com/swarmlog/swarmlog/test/killkit"
+	"github.com/swarmlog/swarmlog/internal/killkit"
 )
 
 // killsVar is how often TestKills kills; the default is for every day.

@@ -22,7 +22,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/swarmlog/swarmlog/test/killkit"
+	"github.com/swarmlog/swarmlog/internal/killkit"
 )
 
 const (

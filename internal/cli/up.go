@@ -1,0 +1,240 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/swarmlog/swarmlog/internal/app"
+	"github.com/swarmlog/swarmlog/internal/config"
+	"github.com/swarmlog/swarmlog/internal/httpapi"
+	"github.com/swarmlog/swarmlog/internal/progress"
+	"github.com/swarmlog/swarmlog/internal/telemetry"
+)
+
+const (
+	defaultListen = "127.0.0.1:8080"
+	// idleCheck is the time between two looks whether all is settled, until it is for the first time.
+	idleCheck = 100 * time.Millisecond
+)
+
+type upCommand struct {
+	Swarm        string   `arg:"" help:"A swarm.yaml, or the folder that holds one, such as examples/papers."`
+	Data         string   `default:".swarmlog" help:"Folder for the log, the ledger and the index; one process at a time."`
+	Input        []string `help:"Folder of documents to read instead of the one that the swarm names. May be repeated." sep:"none"`
+	Listen       string   `help:"Loopback address of the live page and the API. Default: 127.0.0.1:8080, or a free port where that is taken."`
+	BrokerListen string   `default:"127.0.0.1:9092" help:"Loopback address of the embedded broker, for any Kafka client; a free port where it is taken."`
+	ExitWhenIdle bool     `help:"End with 0 once no record is left unsettled."`
+	JSON         bool     `name:"json" help:"Print JSON lines; the last one is the summary."`
+	LogLevel     string   `default:"warn" enum:"debug,info,warn,error" help:"Least level of log lines on standard error: debug, info, warn or error."`
+}
+
+// Run runs the swarm until it's interrupted, or idle where so asked.
+func (c *upCommand) Run(ctx context.Context, s *streams) error {
+	swarm, err := config.Load(c.Swarm)
+	if err != nil {
+		return usage(err)
+	}
+	if len(c.Input) > 0 {
+		if err := c.checkInput(); err != nil {
+			return usage(err)
+		}
+		if err := swarm.SetInput(c.Input...); err != nil {
+			return usage(err)
+		}
+	}
+	if c.Listen != "" {
+		if err := httpapi.CheckListen(c.Listen); err != nil {
+			return usage(err)
+		}
+	}
+	run := &upRun{upCommand: c, streams: s, started: time.Now()}
+	return run.run(ctx, swarm)
+}
+
+// checkInput refuses folders that aren't there: a typing error shouldn't look like an empty folder.
+func (c *upCommand) checkInput() error {
+	for _, folder := range c.Input {
+		info, err := os.Stat(folder)
+		if err != nil {
+			return fmt.Errorf("input folder: %w; name a folder that exists", err)
+		}
+		if !info.IsDir() {
+			return fmt.Errorf("input folder %s is a file; name the folder that it is in", folder)
+		}
+	}
+	return nil
+}
+
+// upRun is one run of the command.
+type upRun struct {
+	*upCommand
+	*streams
+	started time.Time
+	app     *app.App
+	display *progress.Display
+}
+
+func (u *upRun) run(ctx context.Context, swarm *config.Swarm) error {
+	late := &lateWriter{w: u.err} // the display, once there is one: log lines then appear above the status
+	log, _, err := telemetry.NewLogger(late, u.LogLevel, "text")
+	if err != nil {
+		return usage(err)
+	}
+	cfg, err := app.FromSwarm(swarm, u.Data, log)
+	if err != nil {
+		return err
+	}
+	cfg.BrokerListen = u.BrokerListen
+	if u.app, err = u.start(ctx, cfg); err != nil {
+		if errors.Is(err, context.Canceled) {
+			return nil
+		}
+		return err
+	}
+	file, _ := u.out.(*os.File)
+	o := progress.Options{Source: u.source(), Out: u.out, Mode: progress.Plain}
+	if u.JSON {
+		o.Mode = progress.JSON
+	}
+	if file != nil {
+		o = progress.For(file, u.JSON, u.source(), os.Getenv)
+	}
+	u.display = progress.New(o)
+	if o.Mode == progress.Terminal {
+		late.set(u.display)
+	}
+	if !u.JSON {
+		u.greet(cfg.ModelLine)
+	}
+	err = u.follow(ctx)
+	late.set(u.err)
+	return err
+}
+
+// start starts the swarm, with the live page on its own port or, where none was asked for, on a free one.
+func (u *upRun) start(ctx context.Context, cfg app.Config) (*app.App, error) {
+	cfg.Listen = u.Listen
+	if cfg.Listen == "" {
+		cfg.Listen = defaultListen
+		if l, err := httpapi.Listen(ctx, defaultListen); err != nil {
+			cfg.Listen = "127.0.0.1:0"
+		} else if err := l.Close(); err != nil {
+			return nil, err
+		}
+	}
+	return app.Start(ctx, cfg)
+}
+
+func (u *upRun) greet(model string) {
+	fmt.Fprintf(u.display, "page   %s\nbroker %s (any Kafka client)\n", u.app.HTTPAddr(), u.app.BrokerAddr())
+	if model != "" {
+		fmt.Fprintf(u.display, "model  %s\n", model)
+	}
+}
+
+// follow shows progress until the run ends, prints the summary when all is settled for the first time, or at the end,
+// and stops the swarm.
+func (u *upRun) follow(ctx context.Context) error {
+	showing, hide := context.WithCancel(context.WithoutCancel(ctx))
+	var shown sync.WaitGroup
+	shown.Go(func() { _ = u.display.Run(showing) }) // that nobody reads what is shown is no reason to stop working
+	defer shown.Wait()
+	defer hide()
+	idle, err := u.awaitIdle(ctx)
+	if err == nil && idle && !u.ExitWhenIdle {
+		if !u.JSON {
+			err = u.summarize(ctx, true)
+		}
+		if err == nil {
+			select {
+			case <-ctx.Done():
+			case <-u.app.Done():
+			}
+		}
+	}
+	// A second interrupt ends the process at once: the first has been heard.
+	signal.Reset(os.Interrupt)
+	last, lastErr := u.lastLook(ctx)
+	stopErr := u.app.Stop(context.WithoutCancel(ctx))
+	hide()
+	shown.Wait()
+	if err = errors.Join(err, stopErr, lastErr); err != nil {
+		err = fmt.Errorf("run %s: %w", u.Swarm, err)
+	}
+	if lastErr == nil && (u.JSON || u.ExitWhenIdle || !idle) {
+		err = errors.Join(err, u.display.Summary(last, u.places(ctx, false)))
+	}
+	return err
+}
+
+// awaitIdle waits until all is settled; false where the run ended before.
+func (u *upRun) awaitIdle(ctx context.Context) (bool, error) {
+	for wait := idleCheck; ; wait = min(2*wait, time.Second) {
+		idle, err := u.app.Idle(ctx)
+		if err == nil && idle {
+			return true, nil
+		}
+		select {
+		case <-ctx.Done():
+			return false, nil
+		case <-u.app.Done():
+			return false, errors.New("the swarm ended by itself")
+		case <-time.After(wait):
+		}
+	}
+}
+
+func (u *upRun) summarize(ctx context.Context, stays bool) error {
+	s, err := u.lastLook(ctx)
+	if err != nil {
+		return err
+	}
+	return u.display.Summary(s, u.places(ctx, stays))
+}
+
+// lastLook is what was done until now.
+func (u *upRun) lastLook(ctx context.Context) (progress.Summary, error) {
+	s, err := u.app.Look(context.WithoutCancel(ctx))
+	return progress.Summary{Documents: s.Documents, Pages: s.Pages, Records: s.Records, Inference: s.Inference, Warnings: s.Warnings,
+		Dead: u.app.Dead(), Elapsed: time.Since(u.started)}, err
+}
+
+func (u *upRun) places(_ context.Context, stays bool) progress.Places {
+	search := `swarmlog search "words"`
+	if u.Data != ".swarmlog" {
+		search += " --data " + filepath.Clean(u.Data)
+	}
+	p := progress.Places{Search: search, Data: u.Data, Stays: stays}
+	if stays {
+		p.Page, p.Broker = u.app.HTTPAddr(), u.app.BrokerAddr()
+	}
+	return p
+}
+
+func (u *upRun) source() *app.App { return u.app }
+
+// lateWriter is a writer whose target may change while it's written to.
+type lateWriter struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+func (l *lateWriter) set(w io.Writer) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.w = w
+}
+
+func (l *lateWriter) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	w := l.w
+	l.mu.Unlock()
+	return w.Write(b)
+}
