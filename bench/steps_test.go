@@ -1,0 +1,171 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/swarmlog/swarmlog/event"
+	"github.com/swarmlog/swarmlog/internal/engine"
+	"github.com/swarmlog/swarmlog/internal/telemetry"
+	"github.com/swarmlog/swarmlog/ledger"
+)
+
+// effect is a step's SQL: one row. Keyed by a text, as most tables are, or appended to a table without any key,
+// the least that SQL can do.
+type effect struct{ name, table, insert string }
+
+var (
+	keyed = effect{"keyed", "CREATE TABLE notes (id TEXT PRIMARY KEY, subject TEXT NOT NULL, body TEXT NOT NULL) WITHOUT ROWID",
+		"INSERT INTO notes (id, subject, body) VALUES ($1, $2, $3)"}
+	appended = effect{"appended", "CREATE TABLE notes (id TEXT NOT NULL, subject TEXT NOT NULL, body TEXT NOT NULL)",
+		"INSERT INTO notes (id, subject, body) VALUES ($1, $2, $3)"}
+)
+
+// run is one contender's result.
+type run struct {
+	took  time.Duration
+	batch float64 // steps per commit
+}
+
+func (r run) rate(steps int) float64 { return float64(steps) / r.took.Seconds() }
+
+// BenchmarkSteps takes the same records through three contenders, in turn:
+//
+//   - engine: leases, lanes, one handler a record, group commit, relay;
+//   - hand: a loop that fetches the same records and commits the same steps through the same ledger, in batches of the
+//     size that the engine reached, without lanes: the same book-keeping and the same promises but for order under
+//     failure and steps side by side;
+//   - bare: a loop that writes each effect and one offset a partition in plain SQL, in batches of that size: no
+//     book-keeping but progress.
+//
+// The clock of each runs from its first fetched record to its last commit, or acknowledgement of what it emitted.
+func BenchmarkSteps(b *testing.B) {
+	for _, v := range []struct {
+		effect effect
+		emits  int
+	}{{keyed, 0}, {appended, 0}, {keyed, 1}} {
+		b.Run(fmt.Sprintf("effect=%s/emits=%d", v.effect.name, v.emits), func(b *testing.B) {
+			benchSteps(b, v.effect, v.emits)
+		})
+	}
+}
+
+func benchSteps(b *testing.B, e effect, emits int) {
+	n := 30_000
+	if testing.Short() {
+		n = 10_000
+	}
+	p := newPair(b)
+	p.fill(b, n)
+	var engines, hands, bares, ofHand, ofBare, batches []float64
+	for b.Loop() {
+		r := p.engine(b, e, n, emits)
+		size := max(1, int(r.batch+0.5))
+		hand := p.hand(b, e, n, emits, size)
+		engines, hands, batches = append(engines, r.rate(n)), append(hands, hand.rate(n)), append(batches, r.batch)
+		ofHand = append(ofHand, 100*hand.took.Seconds()/r.took.Seconds())
+		if emits == 0 {
+			bare := p.bare(b, e, n, size)
+			bares = append(bares, bare.rate(n))
+			ofBare = append(ofBare, 100*bare.took.Seconds()/r.took.Seconds())
+		}
+	}
+	b.ReportMetric(0, "ns/op") // of all contenders together: says nothing
+	b.ReportMetric(median(engines), "engine-steps/s")
+	b.ReportMetric(median(hands), "hand-steps/s")
+	b.ReportMetric(median(ofHand), "engine/hand-%")
+	b.ReportMetric(median(batches), "steps/commit")
+	if emits == 0 {
+		b.ReportMetric(median(bares), "bare-steps/s")
+		b.ReportMetric(median(ofBare), "engine/bare-%")
+	}
+}
+
+// meter is the process's own metrics, and notes the end of the work.
+type meter struct {
+	*telemetry.Metrics
+	steps, published   int64
+	settled, out       atomic.Int64
+	commits, committed atomic.Int64
+	done               chan struct{}
+}
+
+func newMeter(steps, published int) *meter {
+	return &meter{Metrics: telemetry.NewMetrics(prometheus.NewRegistry()), steps: int64(steps), published: int64(published),
+		done: make(chan struct{})}
+}
+
+func (m *meter) Settled(agent string, o ledger.Outcome) {
+	m.Metrics.Settled(agent, o)
+	if m.settled.Add(1) == m.steps && m.published == 0 {
+		close(m.done)
+	}
+}
+
+func (m *meter) Committed(steps int, took time.Duration) {
+	m.Metrics.Committed(steps, took)
+	if steps > 0 {
+		m.commits.Add(1)
+		m.committed.Add(int64(steps))
+	}
+}
+
+func (m *meter) Published(n int) {
+	m.Metrics.Published(n)
+	if m.published > 0 && m.out.Add(int64(n)) == m.published {
+		close(m.done)
+	}
+}
+
+// engine is the engine, with the options that `swarmlog up` gives it.
+func (p *pair) engine(b *testing.B, e effect, n, emits int) run {
+	db, _, remove := p.openLedger(b)
+	defer remove()
+	m := newMeter(n, n*emits)
+	var began atomic.Int64
+	start := time.Now()
+	stop := runEngine(b, engine.Options{Swarm: "bench", Worker: "local-1", Ledger: db, Broker: p.broker, Meter: m}, nil, engine.Agent{
+		Name: agentName, Reads: []string{topicIn}, Emits: []string{topicOut},
+		Setup: func(ctx context.Context, tx ledger.Tx) error {
+			_, err := tx.Exec(ctx, e.table)
+			return err
+		},
+		Handle: func(_ context.Context, ev event.Event, s *engine.Step) error {
+			if began.Load() == 0 {
+				began.CompareAndSwap(0, int64(time.Since(start)))
+			}
+			s.Tx(e.write(ev))
+			if emits > 0 {
+				s.Emit(emitted(ev))
+			}
+			return nil
+		},
+	})
+	<-m.done
+	took := time.Since(start) - time.Duration(began.Load())
+	stop()
+	if got := m.settled.Load(); got != int64(n) {
+		b.Fatalf("%d steps settled, expected %d", got, n)
+	}
+	return run{took, float64(m.committed.Load()) / float64(m.commits.Load())}
+}
+
+// write is the effect of an event.
+func (e effect) write(ev event.Event) func(context.Context, ledger.Tx) error {
+	return func(ctx context.Context, tx ledger.Tx) error {
+		_, err := tx.Exec(ctx, e.insert, ev.ID, ev.Subject, string(ev.Data))
+		return err
+	}
+}
+
+// emitted is what a step emits about an event.
+func emitted(ev event.Event) event.Event {
+	out := event.New("NoteTakenEvent", ev.Subject, nil)
+	out.DataContentType, out.Data = "application/json", ev.Data
+	return out
+}
