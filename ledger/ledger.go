@@ -135,7 +135,8 @@ type Identity struct {
 	Subject string
 	Digest  [16]byte // of type, source, id, subject and canonical data; event.Event.Digest makes it
 	// Sequence, where positive, is the event's place in its aggregate's history: copies are told by it, and
-	// Seen isn't asked. It counts from 1 per source and subject.
+	// Seen isn't asked. It counts from 1 per source and subject. Give it with every outcome: an event that is ignored,
+	// skipped, refused or dead (but not parked) takes its place in the history too, and leaves no gap.
 	Sequence int64
 	// Positional ids have no copies: nothing is kept in seen for them.
 	Positional bool
@@ -178,7 +179,9 @@ type Step struct {
 
 	Effects []func(context.Context, Tx) error // the user's SQL, in order
 	Emits   []Outgoing                        // to the outbox
-	Wait    *Wait                             // to the backlog: Outcome Waiting, or Dead with its aggregate parked
+	// Wait is the record's row in the backlog: with Outcome Waiting; with Dead where its aggregate is parked, then
+	// with Wait.Dead; and with any outcome of an event that has a Sequence, for the gap that it may turn out to follow.
+	Wait *Wait
 }
 
 // Result is what became of a step in a Commit.

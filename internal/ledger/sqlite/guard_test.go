@@ -207,3 +207,25 @@ func TestStatementsThatAreInUseOrTooMany(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// A goroutine that an effect left behind must not hold up the commit, nor write into it.
+func TestStatementOfALeakedGoroutineIsInterrupted(t *testing.T) {
+	db := open(t, Memory)
+	f := acquire(t, db)
+	s := oneStep(f, 0)
+	leaked := make(chan error, 1)
+	s.Effects = append(s.Effects, func(ctx context.Context, tx ledger.Tx) error {
+		started := make(chan struct{})
+		go func() {
+			close(started)
+			_, err := tx.Exec(context.WithoutCancel(ctx), hang)
+			leaked <- err
+		}()
+		<-started
+		return nil
+	})
+	commitOne(t, db, s)
+	if err := <-leaked; err == nil {
+		t.Error("its statement ran to the end")
+	}
+}

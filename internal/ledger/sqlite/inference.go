@@ -29,7 +29,7 @@ type callKey struct {
 	name  string
 }
 
-// call finds where a call's record is, under its fence.
+// callKey finds where a call's record is, under its fence.
 func (db *DB) callKey(c *conn, call ledger.Call) (callKey, error) {
 	_, id, err := db.fenced(c, call.Fence)
 	if err != nil {

@@ -42,8 +42,8 @@ const (
 	applicationID = 0x53574c47
 	// checkpointPages is how long the write-ahead log grows, in pages of 4 KiB, before it's copied into the
 	// database: pages of the big indexes are written once for many batches.
-	checkpointPages = 8192
-	cacheKiB        = 64 << 10 // of the writer; readers have a sixteenth each
+	checkpointPages = 16384
+	cacheKiB        = 32 << 10 // of the writer; readers have an eighth each
 	busyTimeout     = 5 * time.Second
 )
 
@@ -142,7 +142,7 @@ func (db *DB) open(ctx context.Context, path, synchronous string) error {
 	}
 	db.dsn = fileURI(path, "rwc")
 	w, err := openConn(db.dsn + pragmas("journal_mode(wal)", "synchronous("+synchronous+")",
-		fmt.Sprintf("wal_autocheckpoint(%d)", checkpointPages), fmt.Sprintf("journal_size_limit(%d)", 2*4096*checkpointPages),
+		fmt.Sprintf("wal_autocheckpoint(%d)", checkpointPages), fmt.Sprintf("journal_size_limit(%d)", 4096*checkpointPages),
 		fmt.Sprintf("cache_size(-%d)", cacheKiB)))
 	if err != nil {
 		return fmt.Errorf("open ledger %s: %w", path, err)

@@ -53,7 +53,7 @@ func (db *DB) reader(ctx context.Context) (*conn, error) {
 	if r != nil {
 		return r, nil
 	}
-	r, err := openConn(db.dsn + pragmas(fmt.Sprintf("cache_size(-%d)", cacheKiB/16), "query_only(1)"))
+	r, err := openConn(db.dsn + pragmas(fmt.Sprintf("cache_size(-%d)", cacheKiB/8), "query_only(1)"))
 	if err != nil {
 		db.readers <- nil
 		return nil, err

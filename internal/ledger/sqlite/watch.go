@@ -58,6 +58,9 @@ func (a *attempt) supervise(limit time.Duration) error {
 			}
 			a.cancel()
 			t.revoke()
+			f := a.batch.Steps[step].Fence
+			a.db.log.Warn("an effect ran over its time; its goroutine is left behind until it returns",
+				"group", f.Group, "partition", f.Partition, "offset", a.batch.Steps[step].Offset, "limit", limit)
 			return &stepFailure{step, fmt.Errorf("effect ran over its limit of %s: %w", limit, context.DeadlineExceeded)}
 		}
 	}
