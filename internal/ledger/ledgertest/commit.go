@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"strings"
 	"sync"
 
@@ -357,6 +356,6 @@ func unknown(k *kit, happened bool) {
 		k.Errorf("outbox holds %d rows, want 1", len(rows))
 	}
 	if _, _, err := k.l.Resolve(k.ctx, b); err == nil {
-		k.Error(fmt.Sprint("a batch that was resolved was resolved again"))
+		k.Error("a batch that was resolved was resolved again")
 	}
 }

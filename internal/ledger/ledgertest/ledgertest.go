@@ -19,8 +19,6 @@ import (
 
 // Features say what a test needs to know of an implementation and can't get through the interface.
 type Features struct {
-	// EffectTimeout is the limit of one effect that open gave the ledger; a second or less, so that tests end soon.
-	EffectTimeout time.Duration
 	// FailCommit lets the next COMMIT of a ledger end without a known outcome, having happened or not.
 	FailCommit func(l ledger.Ledger, committed bool)
 	// Hang is a query that runs for minutes and can be interrupted.
@@ -29,7 +27,8 @@ type Features struct {
 	Bytes string
 }
 
-// Run runs the suite. open gives a new, empty ledger each time and closes it with the test.
+// Run runs the suite. open gives a new, empty ledger each time and closes it with the test; it limits an effect to a
+// second or less, so that tests of those that hang end soon.
 func Run(t *testing.T, open func(t *testing.T) ledger.Ledger, f Features) {
 	t.Helper()
 	groups := []struct {

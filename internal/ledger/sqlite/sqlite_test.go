@@ -35,7 +35,7 @@ const hang = "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c) SE
 
 func TestConformance(t *testing.T) {
 	ledgertest.Run(t, func(t *testing.T) ledger.Ledger { return open(t, Memory) }, ledgertest.Features{
-		EffectTimeout: effectTimeout, FailCommit: failCommit, Hang: hang, Bytes: "BLOB",
+		FailCommit: failCommit, Hang: hang, Bytes: "BLOB",
 	})
 }
 
