@@ -54,7 +54,7 @@ func (g *group) dead(t *task, why error) *ledger.Step {
 // was applied.
 func (g *group) conflicting(t *task, why error) *ledger.Step {
 	s := g.dead(t, why)
-	s.Wait = nil
+	s.Wait, s.Event.Sequence = nil, 0
 	return s
 }
 

@@ -440,6 +440,31 @@ func TestSequenceGapWaitsAndClosesInOrder(t *testing.T) {
 	}
 }
 
+// The history of an aggregate goes on past events that have no effect.
+func TestSequenceGoesOnPastIgnoredAndDead(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "a")
+	agent := engine.Agent{Name: "r", Reads: []string{"a"}, Types: []string{"T", "Poison"}, OnDead: engine.Skip,
+		Handle: func(_ context.Context, e event.Event, s *engine.Step) error {
+			if e.Type == "Poison" {
+				return fault.Permanentf("poison")
+			}
+			record("r", e, s)
+			return nil
+		}}
+	e, _ := w.start(w.options("w"), agent)
+	for i, typ := range []string{"T", "Other", "Poison", "T", "T"} {
+		ev := event.New(typ, "s", nil)
+		ev.Source, ev.ID = "//h", fmt.Sprintf("%03d", i+1)
+		ev.SetSequence(int64(i + 1))
+		w.publish("a", ev)
+	}
+	w.settle(e)
+	if c := w.counters("r"); c != (ledger.Counters{Applied: 3, Ignored: 1, Dead: 1}) {
+		t.Errorf("counters: %+v", c)
+	}
+}
+
 func TestSourceOffersOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "a")

@@ -75,7 +75,7 @@ func (g *group) park(t *task, s *ledger.Step, r ledger.Result) {
 	switch r.Outcome {
 	case ledger.Dead:
 		reason := deadReason(s)
-		if s.Wait != nil {
+		if s.Wait != nil && s.Wait.Dead {
 			p.parked[t.lane.key] = s.Wait.Reason
 		}
 		g.log.Warn("record dead-lettered", "at", t.record.Position, "subject", t.event.Subject, "reason", reason, "attempts", t.attempt)
@@ -100,7 +100,7 @@ func isGap(reason string) bool { return strings.HasPrefix(reason, gapReason) }
 // released reads the backlog rows that may go on now that a step has closed the gap before them.
 func (g *group) released(t *task, s *ledger.Step, r ledger.Result) []*task {
 	p, n := t.lane.p, s.Event.Sequence
-	if r.Outcome != ledger.Applied || n == 0 {
+	if n == 0 || r.Outcome == ledger.Duplicate || r.Outcome == ledger.Waiting {
 		return nil
 	}
 	g.mu.Lock()

@@ -113,9 +113,6 @@ func (g *group) handle(t *task) (*ledger.Step, error) {
 	}
 	step := g.step(t, ledger.Applied)
 	step.Effects = s.effects
-	if step.Event.Sequence > 0 {
-		step.Wait = g.row(t, "")
-	}
 	step.Emits, err = g.eng.outgoing(g.spec.Name, t.event, s.emits)
 	return step, err
 }
@@ -139,9 +136,10 @@ func (g *group) step(t *task, outcome ledger.Outcome) *ledger.Step {
 	}
 	if outcome == ledger.Applied {
 		s.Event.Digest = t.event.Digest()
-		if n, ok := t.event.Sequence(); ok {
-			s.Event.Sequence = n
-		}
+	}
+	if n, ok := t.event.Sequence(); ok && outcome != ledger.Duplicate {
+		s.Event.Sequence = n // the history goes on past an event, whatever became of it
+		s.Wait = g.row(t, "")
 	}
 	return s
 }
