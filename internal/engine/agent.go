@@ -61,6 +61,9 @@ type Call struct {
 	Source  string
 	EventID string
 	Agent   string
+	// Occurrence counts how often this run of the step has asked for an address without naming the call, from 1: such
+	// calls are told apart by it, and not by their order among calls for other addresses.
+	Occurrence func(address [32]byte) int
 }
 
 // Inferrer answers model calls of steps: package inference's Service.

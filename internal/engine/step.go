@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"sync"
 
 	"github.com/swarmlog/swarmlog/event"
 	"github.com/swarmlog/swarmlog/inference"
@@ -25,8 +26,10 @@ type Step struct {
 	effects []func(context.Context, ledger.Tx) error
 	outcome ledger.Outcome
 	reason  string
-	calls   map[string]int
 	err     error
+
+	mu      sync.Mutex
+	unnamed map[[32]byte]int // calls without a name, by address
 }
 
 type emission struct {
@@ -65,12 +68,24 @@ func (s *Step) Tx(f func(ctx context.Context, tx ledger.Tx) error) { s.effects =
 
 // Infer asks a model and returns its complete answer, which is recorded before it's returned: asked again by the
 // same event under the same name, after a crash too, the record answers. Name may be "": then the request's
-// address and occurrence name it.
+// address and occurrence name it. It may be called by several goroutines of a handler at once.
 func (s *Step) Infer(ctx context.Context, name string, req inference.Request) (inference.Answer, error) {
 	if s.infer == nil {
 		return inference.Answer{}, fault.Fatalf("agent %s asks a model, but none is configured: add models to swarm.yaml", s.agent)
 	}
-	return s.infer.Infer(ctx, s.call, name, req)
+	call := s.call
+	call.Occurrence = s.occurrence
+	return s.infer.Infer(ctx, call, name, req)
+}
+
+func (s *Step) occurrence(address [32]byte) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.unnamed == nil {
+		s.unnamed = map[[32]byte]int{}
+	}
+	s.unnamed[address]++
+	return s.unnamed[address]
 }
 
 // Refuse ends the step as refused: nothing that it collected is done, and the reason is kept.

@@ -16,7 +16,6 @@ package inference
 
 import (
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -126,8 +125,7 @@ func (s *Service) Close() {
 
 // Infer answers a call: from its own record, from an equal request's answer where reuse is on, or by asking.
 //
-// name is the call's name within its event. Where it's empty, or begins with "#" (the occurrence of a call without a
-// name), the address goes before it.
+// name is the call's name within its event; where it's empty, address and occurrence are.
 //
 // Errors: a model that's down, overloaded or refuses our key is fault.Unavailable; a request that can't succeed is
 // fault.Permanent; a cut or empty answer and a time-out are transient; a model that isn't configured is fault.Fatal.
@@ -148,8 +146,8 @@ func (s *Service) Infer(ctx context.Context, c engine.Call, name string, req inf
 		return answerBuiltin(req), nil
 	}
 	call := ledger.Call{Fence: c.Fence, Source: c.Source, EventID: c.EventID, Name: name, Address: p.address, Reuse: m.Reuse != config.ReuseOff}
-	if name == "" || name[0] == '#' {
-		call.Name = hex.EncodeToString(p.address[:]) + name
+	if name == "" {
+		call.Name = fmt.Sprintf("%x#%d", p.address, c.Occurrence(p.address))
 	}
 	call.Key = idempotencyKey(call)
 	if call.Reuse {
@@ -192,7 +190,8 @@ func (s *Service) recorded(ctx context.Context, m *model, call ledger.Call, p pr
 }
 
 func (s *Service) failed(ctx context.Context, m *model, call ledger.Call, err error) error {
-	if f, ok := err.(*Failure); ok {
+	var f *Failure
+	if errors.As(err, &f) {
 		m.gate.close(f.After)
 		if f.Ended {
 			s.abandon(ctx, m, call)

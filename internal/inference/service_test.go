@@ -100,7 +100,9 @@ func newService(t *testing.T, rec Recorder, base string, change ...func(*config.
 }
 
 func call(event string) engine.Call {
-	return engine.Call{Fence: ledger.Fence{Key: ledger.Key{Group: "reader"}, Owner: "w", Epoch: 1}, Source: "s", EventID: event, Agent: "reader"}
+	unnamed := map[[32]byte]int{}
+	return engine.Call{Fence: ledger.Fence{Key: ledger.Key{Group: "reader"}, Owner: "w", Epoch: 1}, Source: "s", EventID: event, Agent: "reader",
+		Occurrence: func(a [32]byte) int { unnamed[a]++; return unnamed[a] }}
 }
 
 func ask(text string) inference.Request {
@@ -230,14 +232,25 @@ func waitFor(t *testing.T, is func() bool) {
 func TestWithoutReuseEachEventAsks(t *testing.T) {
 	srv, rec := newServer(t, nil), newMemory()
 	s := newService(t, rec, srv.URL, func(m *config.Model) { m.Reuse = config.ReuseOff })
-	for _, c := range []struct{ event, name string }{{"e1", "a"}, {"e2", "a"}, {"e1", "b"}, {"e1", ""}, {"e1", "#2"}} {
-		if _, err := s.Infer(t.Context(), call(c.event), c.name, ask("page")); err != nil {
+	first := call("e1")
+	for _, c := range []struct {
+		call engine.Call
+		name string
+	}{{first, "a"}, {call("e2"), "a"}, {first, "b"}, {first, ""}, {first, ""}} {
+		if _, err := s.Infer(t.Context(), c.call, c.name, ask("page")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// Another attempt that makes its unnamed calls behind one for something else is answered by their records.
+	again := call("e1")
+	for _, text := range []string{"other", "page", "page"} {
+		if _, err := s.Infer(t.Context(), again, "", ask(text)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	keys := slices.Clone(srv.keys)
 	slices.Sort(keys)
-	if srv.calls() != 5 || len(slices.Compact(keys)) != 5 {
+	if srv.calls() != 6 || len(slices.Compact(keys)) != 6 {
 		t.Errorf("%d calls, keys %q", srv.calls(), srv.keys)
 	}
 }
