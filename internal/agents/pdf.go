@@ -62,6 +62,7 @@ func newPDFReader(cache string, log *slog.Logger) *pdfReader {
 var (
 	errPassword = errors.New("it's encrypted with a password; save a copy without one")
 	errBroken   = errors.New("it's broken, or no PDF")
+	errPanic    = errors.New("the PDF reader gave up on it")
 	errSlow     = fmt.Errorf("reading it took longer than %s", pdfTime)
 	errMuch     = fmt.Errorf("it holds more than %d MiB of text", pdfText>>20)
 )
@@ -91,8 +92,8 @@ func (p *pdfReader) texts(ctx context.Context, in io.ReadSeeker, size int64) ([]
 		}
 		return nil, errSlow
 	}
-	if err != nil && !errors.Is(err, errPassword) {
-		p.drop(e) // a document that breaks the reader doesn't break the next one
+	if errors.As(err, new(*startError)) || errors.Is(err, errPanic) {
+		p.drop(e) // other errors are the document's, whose instance is gone already
 	}
 	return texts, err
 }
@@ -105,7 +106,7 @@ func (e *startError) Unwrap() error { return e.error }
 func (e *pdfEngine) read(ctx context.Context, in io.ReadSeeker, size int64) (texts []string, err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			texts, err = nil, fmt.Errorf("%w: %v", errBroken, v)
+			texts, err = nil, fmt.Errorf("%w (%w: %v)", errBroken, errPanic, v)
 		}
 	}()
 	instance, err := e.pool.GetInstanceWithContext(ctx)
