@@ -30,6 +30,7 @@ type group struct {
 
 	mu       sync.Mutex
 	parts    map[partID]*partition
+	births   int64   // partitions taken so far
 	ready    []*lane // lanes whose first task may run
 	heavy    []*lane // the same, for tasks of more than a quarter of the weight limit
 	running  int
@@ -54,6 +55,8 @@ type partition struct {
 	fence ledger.Fence
 	ctx   context.Context // ends when the partition is lost
 	lose  context.CancelFunc
+
+	born int64 // the group's count of births when it was taken
 
 	// All below is guarded by group.mu.
 	from     int64         // the offset after the last delivered one
@@ -125,6 +128,9 @@ func (g *group) run(ctx context.Context) {
 		if !g.awaitRoom(ctx) {
 			return
 		}
+		g.mu.Lock()
+		births := g.births
+		g.mu.Unlock()
 		fetches, err := reader.Poll(ctx)
 		if err != nil {
 			if ctx.Err() != nil {
@@ -139,7 +145,7 @@ func (g *group) run(ctx context.Context) {
 		}
 		failures = 0
 		for _, f := range fetches {
-			g.admit(ctx, f)
+			g.admit(ctx, f, births)
 		}
 	}
 }
@@ -170,10 +176,17 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// admit queues what one fetch brought of one partition.
-func (g *group) admit(ctx context.Context, f broker.Fetch) {
+// admit queues what one fetch brought of one partition. births is the group's count from before the fetch was asked
+// for: a partition that was taken since may get records here that were read for its earlier life, further on in the
+// log, and taking those for the next ones would pass over what lies between. So it's read again from its own place.
+func (g *group) admit(ctx context.Context, f broker.Fetch, births int64) {
 	g.mu.Lock()
 	p := g.parts[partID{f.Topic, f.Partition}]
+	if p != nil && p.born > births {
+		g.reader.Remove(p.id.topic, p.id.partition)
+		g.reader.Add(p.topic, p.id.partition, p.from)
+		p = nil
+	}
 	g.mu.Unlock()
 	if p == nil || p.ctx.Err() != nil || (f.Err == nil && f.TopicID != p.fence.TopicID) {
 		return

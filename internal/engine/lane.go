@@ -21,7 +21,8 @@ type task struct {
 	again  bool // ask seen before working: a copy may have been ahead in the lane
 
 	lane        *lane
-	attempt     int
+	attempt     int // runs
+	failures    int // of them, those that count against the limit
 	firstFailed time.Time
 	started     time.Time // of the running attempt; zero: not running
 	row         *ledger.Wait

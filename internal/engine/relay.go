@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -14,10 +15,18 @@ import (
 	"github.com/swarmlog/swarmlog/ledger"
 )
 
-// Bounds of the relay's memory, in rows of one lease. What is above stays in the outbox until there's room.
+// Bounds of what the relay holds of one lease. What is above stays in the outbox until there's room.
 const (
-	outboxHigh = 16384
-	outboxPage = 1024
+	outboxRows  = 16384
+	outboxBytes = 16 << 20
+	outboxPage  = 512 // rows of one read
+)
+
+// Bounds of what is handed to the publisher and not yet answered: below those at which Publish itself would wait, so
+// that a broker which is away can't hold the relay's goroutine.
+const (
+	flyingRows  = 32768
+	flyingBytes = 32 << 20
 )
 
 // relay publishes what committed. Each (lease, target partition) is a stream with one run of records under way at
@@ -47,6 +56,8 @@ type relay struct {
 	streams map[streamID]*stream
 	due     []*stream // streams with rows and nothing under way
 	short   []*outbox // outboxes with rows that aren't in memory, and room for them
+	rows    int       // handed to the publisher and not answered
+	bytes   int
 }
 
 // load is what a lease's outbox holds in memory, and since when it hasn't been empty.
@@ -61,6 +72,7 @@ type outbox struct {
 	top     int64 // highest number known to be committed
 	loaded  int64 // highest number that was put into a stream
 	held    int   // rows in streams
+	bytes   int   // of them
 	deleted int64 // all rows up to here are gone
 	swept   int64 // what was acknowledged up to here is gone too, though gaps are left
 	acked   ledger.Ranges
@@ -159,12 +171,15 @@ func (r *relay) add(f ledger.Fence, rows []ledger.Outgoing) {
 			return
 		}
 		box.top = max(box.top, rows[len(rows)-1].Seq)
-		if box.loaded+1 != rows[0].Seq || box.held >= outboxHigh {
-			r.settle(f.Key, -len(rows)) // they are read back once there's room
-			r.wantRows(box)
-			return
+		room := 0
+		if box.loaded+1 == rows[0].Seq {
+			for bytes := box.bytes; room < len(rows) && box.held+room < outboxRows && bytes < outboxBytes; room++ {
+				bytes += size(rows[room].Message)
+			}
 		}
-		r.load(box, rows)
+		r.load(box, rows[:room])
+		r.settle(f.Key, room-len(rows)) // the rest is read back once there's room
+		r.wantRows(box)
 	})
 }
 
@@ -205,10 +220,7 @@ func (r *relay) run(ctx context.Context) {
 			f()
 		}
 		r.readBack(ctx)
-		for _, s := range r.due {
-			r.send(s)
-		}
-		r.due = r.due[:0]
+		r.due = slices.DeleteFunc(r.due, r.send)
 		r.mu.Lock()
 		more := len(r.inbox) > 0 || len(r.short) > 0
 		r.mu.Unlock()
@@ -231,6 +243,7 @@ func (r *relay) load(box *outbox, rows []ledger.Outgoing) {
 		}
 		box.loaded = row.Seq
 		box.held++
+		box.bytes += size(row.Message)
 		id := streamID{box.fence.Key, row.Topic, r.partition(row)}
 		s := r.streams[id]
 		if s == nil {
@@ -253,7 +266,7 @@ func (r *relay) partition(row ledger.Outgoing) int32 {
 }
 
 func (r *relay) wantRows(box *outbox) {
-	if !box.queued && !box.gone && box.loaded < box.top && box.held < outboxHigh {
+	if !box.queued && !box.gone && box.loaded < box.top && box.held < outboxRows && box.bytes < outboxBytes {
 		box.queued = true
 		r.short = append(r.short, box)
 	}
@@ -287,23 +300,34 @@ func (r *relay) readBack(ctx context.Context) {
 	}
 }
 
-// send starts a stream's next run.
-func (r *relay) send(s *stream) {
+// send starts a stream's next run, as far as there's room; without any the stream stays due.
+func (r *relay) send(s *stream) (sent bool) {
 	if s.underway > 0 || len(s.rows) == 0 || s.box.gone {
-		return
+		return true
 	}
-	s.underway, s.acks, s.failed, s.failedAt = len(s.rows), 0, nil, 0
+	n := 0
+	for ; n < len(s.rows) && r.rows < flyingRows && r.bytes < flyingBytes; n++ {
+		r.rows++
+		r.bytes += size(s.rows[n].Message)
+	}
+	if n == 0 {
+		return false
+	}
+	s.underway, s.acks, s.failed, s.failedAt = n, 0, nil, 0
 	topic := r.topics[s.id.topic]
-	for i := range s.rows {
-		rec := broker.Record{Message: s.rows[i].Message, TopicID: topic.ID,
+	for i, row := range s.rows[:n] {
+		rec := broker.Record{Message: row.Message, TopicID: topic.ID,
 			Position: event.Position{Topic: s.id.topic, Partition: s.id.partition}}
-		run := s
-		r.publisher.Publish(rec, func(_ int64, err error) { r.do(func() { r.acknowledged(run, i, err) }) })
+		bytes := size(row.Message)
+		r.publisher.Publish(rec, func(_ int64, err error) { r.do(func() { r.acknowledged(s, i, bytes, err) }) })
 	}
+	return true
 }
 
 // acknowledged counts the answers of a run; after the last one the stream goes on.
-func (r *relay) acknowledged(s *stream, i int, err error) {
+func (r *relay) acknowledged(s *stream, i, bytes int, err error) {
+	r.rows--
+	r.bytes -= bytes
 	s.acks++
 	if err != nil && (s.failed == nil || i < s.failedAt) {
 		s.failed, s.failedAt = err, i
@@ -317,6 +341,7 @@ func (r *relay) acknowledged(s *stream, i int, err error) {
 	}
 	for _, row := range s.rows[:done] {
 		r.mark(s.box, row.Seq, row.Seq)
+		s.box.bytes -= size(row.Message)
 	}
 	r.trim(s.box)
 	r.meter.Published(done)

@@ -19,21 +19,25 @@ func (g *group) work(t *task) {
 	p := t.lane.p
 	t.attempt++
 	step, err := g.attempt(t)
+	if err == nil && p.ctx.Err() == nil {
+		g.submit(t, step) // before the handler counts as ended: whoever waits for that then waits for the commit too
+		g.mu.Lock()
+		g.rested(t)
+		g.dispatch()
+		g.mu.Unlock()
+		return
+	}
 	g.mu.Lock()
 	g.rested(t)
 	if p.ctx.Err() != nil {
 		g.abandon(t)
-		g.dispatch()
-		g.mu.Unlock()
-		return
+		err = nil
 	}
 	g.dispatch()
 	g.mu.Unlock()
 	if err != nil {
 		g.failedAttempt(t, err)
-		return
 	}
-	g.submit(t, step)
 }
 
 // submit queues a step for the next commit.
@@ -179,9 +183,12 @@ func (g *group) failedAttempt(t *task, err error) {
 		g.fail(fmt.Errorf("event %s at %s: %w", t.event.ID, t.record.Position, err))
 	case class == fault.Permanent:
 		g.submit(t, g.dead(t, err))
-	case class == fault.Transient && t.attempt >= g.spec.Limits.Attempts:
-		g.submit(t, g.dead(t, fmt.Errorf("%d attempts failed: %w", t.attempt, err)))
+	case class == fault.Transient && t.failures+1 >= g.spec.Limits.Attempts:
+		g.submit(t, g.dead(t, fmt.Errorf("%d attempts failed: %w", t.failures+1, err)))
 	default:
+		if class == fault.Transient {
+			t.failures++
+		}
 		wait := backoff(t.attempt, g.spec.Limits.Backoff, g.spec.Limits.MaxWait, g.eng.opts.Rand)
 		g.eng.opts.Meter.Retried(g.spec.Name)
 		g.log.Warn("step failed; it will run again", "at", t.record.Position, "subject", t.event.Subject, "attempt", t.attempt, "wait", wait, "error", err)
