@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -82,11 +83,40 @@ func (e *Engine) share(ctx context.Context) {
 			for _, s := range e.sources {
 				s.take(ctx)
 			}
+			e.disown(ctx, leases)
 			return
 		}
 	}
 	if ctx.Err() == nil {
 		e.log.Warn("leases can't be listed", "error", err)
+	}
+}
+
+// disown gives back leases in this worker's name that it doesn't work on. Its heartbeat renews all of them, also
+// those that a life before it had and that are above its share by now: without this nobody would ever have them.
+func (e *Engine) disown(ctx context.Context, leases []ledger.Lease) {
+	mine := map[ledger.Key]bool{}
+	for _, g := range e.groups {
+		for _, f := range g.fences() {
+			mine[f.Key] = true
+		}
+	}
+	for _, s := range e.sources {
+		for _, f := range s.fences() {
+			mine[f.Key] = true
+		}
+	}
+	var others []ledger.Fence
+	for _, l := range leases {
+		if l.Owner == e.opts.Worker && !mine[l.Key] {
+			others = append(others, l.Fence)
+		}
+	}
+	if len(others) == 0 {
+		return
+	}
+	if err := e.opts.Ledger.Release(ctx, others...); err != nil && ctx.Err() == nil {
+		e.log.Warn("leases that this worker doesn't work on can't be released", "leases", len(others), "error", err)
 	}
 }
 
@@ -179,12 +209,18 @@ func (g *group) giveUp(ctx context.Context) {
 	}
 }
 
-// free lists the partitions that this worker doesn't own and that may be had: no lease, an expired one, or one of
-// this worker's own name from before it was restarted.
+// free lists the partitions that this worker doesn't own and that may be had: first those in its own name from before
+// it was restarted, then those without a lease or with an expired one.
 func (g *group) free(leases []ledger.Lease) []partID {
-	taken := map[ledger.Key]bool{}
+	taken, own := map[ledger.Key]bool{}, map[partID]bool{}
 	for _, l := range leases {
-		taken[l.Key] = l.Owner != "" && l.Owner != g.eng.opts.Worker && l.Held
+		switch {
+		case l.Group != g.spec.Name:
+		case l.Owner == g.eng.opts.Worker:
+			own[partID{l.Topic, l.Partition}] = true
+		default:
+			taken[l.Key] = l.Owner != "" && l.Held
+		}
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -198,13 +234,13 @@ func (g *group) free(leases []ledger.Lease) []partID {
 		}
 	}
 	slices.SortFunc(free, func(a, b partID) int {
-		if a.topic != b.topic {
-			if a.topic < b.topic {
+		if own[a] != own[b] {
+			if own[a] {
 				return -1
 			}
 			return 1
 		}
-		return int(a.partition - b.partition)
+		return cmp.Or(cmp.Compare(a.topic, b.topic), cmp.Compare(a.partition, b.partition))
 	})
 	return free
 }
@@ -247,6 +283,8 @@ func (g *group) begin(topic broker.Topic, id partID, lease ledger.Lease, parked 
 	}
 	g.eng.relay.adopt(lease.Fence, lease.Seq)
 	g.mu.Lock()
+	g.births++
+	p.born = g.births
 	g.parts[id] = p
 	if g.reader != nil {
 		g.reader.Add(topic, id.partition, p.from)
