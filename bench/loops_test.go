@@ -18,10 +18,10 @@ import (
 	"github.com/swarmlog/swarmlog/ledger"
 )
 
-// batches reads n records from the topic's beginning and hands them over in batches; it returns the time from the
-// first fetch's arrival to the end of the last batch. Reading goes on while a batch is worked on, as it does in any
+// batches reads n records from the topic's beginning and hands them over in batches; the clock runs since the first
+// fetch arrived. Reading goes on while a batch is worked on, as it does in any
 // good consumer: kgo fetches ahead.
-func (p *pair) batches(b *testing.B, n, size int, work func([]broker.Record)) time.Duration {
+func (p *pair) batches(b *testing.B, n, size int, work func([]broker.Record)) (c clock) {
 	b.Helper()
 	reader, err := p.broker.Reader("bench.loop")
 	must(b, err)
@@ -29,13 +29,12 @@ func (p *pair) batches(b *testing.B, n, size int, work func([]broker.Record)) ti
 	for part := range p.in.Partitions {
 		reader.Add(p.in, part, 0)
 	}
-	var began time.Time
 	batch := make([]broker.Record, 0, size)
 	for got := 0; got < n; {
 		fetches, err := reader.Poll(b.Context())
 		must(b, err)
-		if began.IsZero() {
-			began = time.Now()
+		if got == 0 {
+			c = startClock(b)
 		}
 		for _, f := range fetches {
 			must(b, f.Err)
@@ -48,7 +47,7 @@ func (p *pair) batches(b *testing.B, n, size int, work func([]broker.Record)) ti
 			}
 		}
 	}
-	return time.Since(began)
+	return c
 }
 
 // hand is a loop over batches that commits through the ledger.
@@ -66,12 +65,11 @@ func (p *pair) hand(b *testing.B, e effect, n, emits, size int) run {
 		must(b, err)
 		h.fences = append(h.fences, lease.Fence)
 	}
-	took := p.batches(b, n, size, func(records []broker.Record) { h.commit(b, e, records, emits) })
-	start := time.Now()
+	c := p.batches(b, n, size, func(records []broker.Record) { h.commit(b, e, records, emits) })
 	for _, f := range h.flights {
 		<-f.done
 	}
-	return run{took + time.Since(start), float64(size)}
+	return c.stop(float64(size))
 }
 
 // handLoop decodes and commits, publishes what it committed while later batches commit, and deletes what was
@@ -181,7 +179,7 @@ func (p *pair) bare(b *testing.B, e effect, n, size int) run {
 	begin, commit := c.prepare(b, "BEGIN IMMEDIATE"), c.prepare(b, "COMMIT")
 	insert, progress := c.prepare(b, e.insert), c.prepare(b, "UPDATE progress SET next = $1 WHERE part = $2")
 	next := make([]int64, partitions)
-	took := p.batches(b, n, size, func(records []broker.Record) {
+	return p.batches(b, n, size, func(records []broker.Record) {
 		clear(next)
 		c.exec(b, begin)
 		for i := range records {
@@ -197,8 +195,7 @@ func (p *pair) bare(b *testing.B, e effect, n, size int) run {
 			}
 		}
 		c.exec(b, commit)
-	})
-	return run{took, float64(size)}
+	}).stop(float64(size))
 }
 
 // bareConn is a connection of SQLite's driver, with the pragmas of the ledger's.

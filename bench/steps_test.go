@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -29,10 +30,22 @@ var (
 // run is one contender's result.
 type run struct {
 	took  time.Duration
-	batch float64 // steps per commit
+	cpu   time.Duration // of the process: broker, contender and garbage collection
+	batch float64       // steps per commit
 }
 
-func (r run) rate(steps int) float64 { return float64(steps) / r.took.Seconds() }
+// clock measures a contender.
+type clock struct {
+	b       *testing.B
+	started time.Time
+	cpu     time.Duration
+}
+
+func startClock(b *testing.B) clock { return clock{b, time.Now(), cpuTime(b)} }
+
+func (c clock) stop(batch float64) run {
+	return run{time.Since(c.started), cpuTime(c.b) - c.cpu, batch}
+}
 
 // BenchmarkSteps takes the same records through three contenders, in turn:
 //
@@ -62,27 +75,36 @@ func benchSteps(b *testing.B, e effect, emits int) {
 	}
 	p := newPair(b)
 	p.fill(b, n)
-	var engines, hands, bares, ofHand, ofBare, batches []float64
+	contenders := []string{"engine", "hand"}
+	if emits == 0 {
+		contenders = append(contenders, "bare")
+	}
+	rates, costs, ratios := map[string][]float64{}, map[string][]float64{}, map[string][]float64{}
+	var sizes []float64
 	for b.Loop() {
-		r := p.engine(b, e, n, emits)
-		size := max(1, int(r.batch+0.5))
-		hand := p.hand(b, e, n, emits, size)
-		engines, hands, batches = append(engines, r.rate(n)), append(hands, hand.rate(n)), append(batches, r.batch)
-		ofHand = append(ofHand, 100*hand.took.Seconds()/r.took.Seconds())
-		if emits == 0 {
-			bare := p.bare(b, e, n, size)
-			bares = append(bares, bare.rate(n))
-			ofBare = append(ofBare, 100*bare.took.Seconds()/r.took.Seconds())
+		first := p.engine(b, e, n, emits)
+		sizes = append(sizes, first.batch)
+		for _, name := range contenders {
+			r := first
+			switch size := max(1, int(first.batch+0.5)); name {
+			case "hand":
+				r = p.hand(b, e, n, emits, size)
+			case "bare":
+				r = p.bare(b, e, n, size)
+			}
+			rates[name] = append(rates[name], float64(n)/r.took.Seconds())
+			costs[name] = append(costs[name], float64(r.cpu.Microseconds())/float64(n))
+			ratios[name] = append(ratios[name], 100*r.took.Seconds()/first.took.Seconds())
 		}
 	}
 	b.ReportMetric(0, "ns/op") // of all contenders together: says nothing
-	b.ReportMetric(median(engines), "engine-steps/s")
-	b.ReportMetric(median(hands), "hand-steps/s")
-	b.ReportMetric(median(ofHand), "engine/hand-%")
-	b.ReportMetric(median(batches), "steps/commit")
-	if emits == 0 {
-		b.ReportMetric(median(bares), "bare-steps/s")
-		b.ReportMetric(median(ofBare), "engine/bare-%")
+	b.ReportMetric(median(sizes), "steps/commit")
+	for _, name := range contenders {
+		b.ReportMetric(median(rates[name]), name+"-steps/s")
+		b.ReportMetric(median(costs[name]), name+"-cpu-µs/step")
+		if name != "engine" {
+			b.ReportMetric(median(ratios[name]), "engine/"+name+"-%")
+		}
 	}
 }
 
@@ -127,8 +149,10 @@ func (p *pair) engine(b *testing.B, e effect, n, emits int) run {
 	db, _, remove := p.openLedger(b)
 	defer remove()
 	m := newMeter(n, n*emits)
-	var began atomic.Int64
-	start := time.Now()
+	var (
+		once sync.Once
+		c    clock
+	)
 	stop := runEngine(b, engine.Options{Swarm: "bench", Worker: "local-1", Ledger: db, Broker: p.broker, Meter: m}, nil, engine.Agent{
 		Name: agentName, Reads: []string{topicIn}, Emits: []string{topicOut},
 		Setup: func(ctx context.Context, tx ledger.Tx) error {
@@ -136,9 +160,7 @@ func (p *pair) engine(b *testing.B, e effect, n, emits int) run {
 			return err
 		},
 		Handle: func(_ context.Context, ev event.Event, s *engine.Step) error {
-			if began.Load() == 0 {
-				began.CompareAndSwap(0, int64(time.Since(start)))
-			}
+			once.Do(func() { c = startClock(b) })
 			s.Tx(e.write(ev))
 			if emits > 0 {
 				s.Emit(emitted(ev))
@@ -147,12 +169,12 @@ func (p *pair) engine(b *testing.B, e effect, n, emits int) run {
 		},
 	})
 	<-m.done
-	took := time.Since(start) - time.Duration(began.Load())
+	r := c.stop(float64(m.committed.Load()) / float64(m.commits.Load()))
 	stop()
 	if got := m.settled.Load(); got != int64(n) {
 		b.Fatalf("%d steps settled, expected %d", got, n)
 	}
-	return run{took, float64(m.committed.Load()) / float64(m.commits.Load())}
+	return r
 }
 
 // write is the effect of an event.
