@@ -59,13 +59,9 @@ func (d *Data) Close() error {
 }
 
 // Search finds pages by words, best first.
-func (d *Data) Search(ctx context.Context, words string, limit int) (hits []httpapi.Hit, err error) {
+func (d *Data) Search(ctx context.Context, words string, limit int) ([]httpapi.Hit, error) {
 	if d.db != nil {
-		err = d.db.Read(ctx, func(ctx context.Context, tx ledger.Tx) error {
-			hits, err = search(ctx, tx, words, limit)
-			return err
-		})
-		return hits, err
+		return search(ctx, d.db, words, limit)
 	}
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()

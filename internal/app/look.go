@@ -22,10 +22,15 @@ const rateWindow = 10 * time.Second
 // Index is what a swarm keeps in tables of its own, for people to look at. All functions may be nil.
 type Index struct {
 	Count  func(ctx context.Context, tx ledger.Tx) (documents, pages int64, err error)
-	Search func(ctx context.Context, tx ledger.Tx, words string, limit int) ([]httpapi.Hit, error)
+	Search func(ctx context.Context, l Readable, words string, limit int) ([]httpapi.Hit, error)
 	Pages  func(ctx context.Context, tx ledger.Tx, yield func(httpapi.Page) error) error
 	// Notes tells of things that are no dead letters and that a person should know still.
 	Notes func() []string
+}
+
+// Readable is a ledger as far as it's read.
+type Readable interface {
+	Read(ctx context.Context, f func(context.Context, ledger.Tx) error) error
 }
 
 // meters are the rates of the swarm and of its agents.
@@ -282,12 +287,8 @@ func (a *App) ready(context.Context) []string {
 func (a *App) httpOptions() httpapi.Options {
 	o := httpapi.Options{Version: Version(), Status: a.status, Events: a.ring, Ready: a.ready, Registry: a.reg, Logger: a.log}
 	if search := a.config.Index.Search; search != nil {
-		o.Search = func(ctx context.Context, words string, limit int) (hits []httpapi.Hit, err error) {
-			err = a.ledger.Read(ctx, func(ctx context.Context, tx ledger.Tx) error {
-				hits, err = search(ctx, tx, words, limit)
-				return err
-			})
-			return hits, err
+		o.Search = func(ctx context.Context, words string, limit int) ([]httpapi.Hit, error) {
+			return search(ctx, a.ledger, words, limit)
 		}
 	}
 	if pages := a.config.Index.Pages; pages != nil {

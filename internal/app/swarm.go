@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/swarmlog/swarmlog/internal/agents"
 	"github.com/swarmlog/swarmlog/internal/broker"
@@ -16,6 +17,9 @@ import (
 	"github.com/swarmlog/swarmlog/internal/inference"
 	"github.com/swarmlog/swarmlog/ledger"
 )
+
+// queryTime bounds embedding what a person looks for.
+const queryTime = 10 * time.Second
 
 // declared is a swarm.yaml on its way to a Config: it holds what built-in agents need once the ledger is open.
 type declared struct {
@@ -33,7 +37,7 @@ type declared struct {
 func FromSwarm(s *config.Swarm, data string, log *slog.Logger) (Config, error) {
 	d := &declared{swarm: s, log: log, scans: map[string]agents.Scan{}}
 	c := Config{Name: s.Name, Data: data, Logger: log, Opened: d.opened, Closed: d.closed, Kinds: map[string]string{},
-		ModelLine: modelLine(s), Index: Index{Count: count, Search: search, Pages: pages, Notes: d.notes}}
+		ModelLine: modelLine(s), Index: Index{Count: count, Search: d.search, Pages: pages, Notes: d.notes}}
 	for _, t := range s.Topics {
 		c.Topics = append(c.Topics, broker.TopicSpec{Name: t.Name, Partitions: t.Partitions, Replicas: t.Replicas, Config: t.Config})
 	}
@@ -124,12 +128,51 @@ func count(ctx context.Context, tx ledger.Tx) (documents, pages int64, err error
 	return c.Split, c.Complete, err
 }
 
-func search(ctx context.Context, tx ledger.Tx, words string, limit int) ([]httpapi.Hit, error) {
-	found, err := agents.Search(ctx, tx, words, limit)
-	hits := make([]httpapi.Hit, len(found))
-	for i, h := range found {
-		hits[i] = httpapi.Hit{Document: h.Name, Path: h.Path, Page: h.Page, Part: h.Part, Excerpt: h.Excerpt, Score: h.Score}
+// search finds pages by words and by likeness. The query is embedded by the model that embedded the pages, before the
+// ledger is read; where that model is away, words alone have to do.
+func (d *declared) search(ctx context.Context, l Readable, words string, limit int) ([]httpapi.Hit, error) {
+	model := d.embedding()
+	if model == "" {
+		return search(ctx, l, words, limit)
 	}
+	asking, cancel := context.WithTimeout(ctx, queryTime)
+	answer, err := d.models.Query(asking, model, words)
+	cancel()
+	if err != nil {
+		d.log.Warn("a search goes by words alone, since its query can't be embedded", "model", model, "error", err)
+	}
+	return find(ctx, l, func(ctx context.Context, tx ledger.Tx) ([]agents.Hit, error) {
+		return agents.SearchWith(ctx, tx, words, agents.Vectored{Vector: answer.Vector, Model: answer.Model}, limit)
+	})
+}
+
+// embedding is the model, other than the built-in one, by which pages are embedded; "": the built-in one.
+func (d *declared) embedding() string {
+	for _, a := range d.swarm.Agents {
+		if m := d.swarm.Model(a.Model); a.Kind == config.Embedder && m != nil && m.Provider != config.Builtin {
+			return a.Model
+		}
+	}
+	return ""
+}
+
+// search finds pages with the built-in model.
+func search(ctx context.Context, l Readable, words string, limit int) ([]httpapi.Hit, error) {
+	return find(ctx, l, func(ctx context.Context, tx ledger.Tx) ([]agents.Hit, error) {
+		return agents.Search(ctx, tx, words, limit)
+	})
+}
+
+func find(ctx context.Context, l Readable, by func(context.Context, ledger.Tx) ([]agents.Hit, error)) ([]httpapi.Hit, error) {
+	var hits []httpapi.Hit
+	err := l.Read(ctx, func(ctx context.Context, tx ledger.Tx) error {
+		found, err := by(ctx, tx)
+		hits = make([]httpapi.Hit, len(found))
+		for i, h := range found {
+			hits[i] = httpapi.Hit{Document: h.Name, Path: h.Path, Page: h.Page, Part: h.Part, Excerpt: h.Excerpt, Score: h.Score}
+		}
+		return err
+	})
 	return hits, err
 }
 

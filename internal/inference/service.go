@@ -160,6 +160,28 @@ func (s *Service) Infer(ctx context.Context, c engine.Call, name string, req inf
 	return s.recorded(ctx, m, call, p)
 }
 
+// Query embeds what a person looks for, by the model of a name. It belongs to no event, so it's neither recorded nor
+// counted; an equal question asks again.
+func (s *Service) Query(ctx context.Context, name, text string) (inference.Answer, error) {
+	m := s.models[name]
+	if m == nil {
+		return inference.Answer{}, fmt.Errorf("embed a query: model %q isn't among the models of swarm.yaml", name)
+	}
+	req := inference.Request{Model: name, Input: text}
+	if m.provider == nil {
+		return answerBuiltin(req), nil
+	}
+	p, err := newPrompt(m.Model, s.tenant, req)
+	if err != nil {
+		return inference.Answer{}, err
+	}
+	a, err := m.provider.Ask(ctx, p.body, true, fmt.Sprintf("query-%x", p.address))
+	if err != nil {
+		return inference.Answer{}, fmt.Errorf("embed a query by model %s: %w", name, err)
+	}
+	return a, nil
+}
+
 // recorded is the order that promises hang on: recall or begin, send, settle, and only then the answer.
 func (s *Service) recorded(ctx context.Context, m *model, call ledger.Call, p prompt) (inference.Answer, error) {
 	if a, ok := s.unsettled.take(call); ok {

@@ -480,3 +480,20 @@ func TestMistakesAreToldApart(t *testing.T) {
 		t.Error("a missing key was accepted")
 	}
 }
+
+func TestQueryIsNotRecorded(t *testing.T) {
+	srv, rec := newServer(t, nil), newMemory()
+	s := newService(t, rec, srv.URL)
+	for range 2 {
+		a, err := s.Query(t.Context(), "default", "what a person looks for")
+		if err != nil || len(a.Vector) == 0 {
+			t.Fatalf("%+v, %v", a, err)
+		}
+	}
+	if srv.calls() != 2 || len(rec.recorded)+len(rec.pending) != 0 {
+		t.Errorf("%d calls, %d records", srv.calls(), len(rec.recorded))
+	}
+	if _, err := s.Query(t.Context(), "none", "x"); err == nil {
+		t.Error("a model that isn't there answered")
+	}
+}
