@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -207,7 +208,7 @@ func (u *upRun) lastLook(ctx context.Context) (progress.Summary, error) {
 }
 
 func (u *upRun) places(_ context.Context, stays bool) progress.Places {
-	search := `swarmlog search "words"`
+	search := self() + ` search "words"`
 	if u.Data != ".swarmlog" {
 		search += " --data " + filepath.Clean(u.Data)
 	}
@@ -216,6 +217,14 @@ func (u *upRun) places(_ context.Context, stays bool) progress.Places {
 		p.Page, p.Broker = u.app.HTTPAddr(), u.app.BrokerAddr()
 	}
 	return p
+}
+
+// self is how this program is called: go run leaves no binary behind that could be named.
+func self() string {
+	if path, err := os.Executable(); err == nil && strings.Contains(path, "go-build") {
+		return "go run ./cmd/swarmlog"
+	}
+	return "swarmlog"
 }
 
 func (u *upRun) source() *app.App { return u.app }
