@@ -13,10 +13,13 @@ import (
 // deleteDelay is how long acknowledged outbox rows wait for a step's commit that takes them along.
 const deleteDelay = 25 * time.Millisecond
 
-// finish is a step on its way into a commit. settle is called once, by the committer.
+// finish is a step on its way into a commit. The committer tells once what became of it: a group's steps all at once,
+// so that their lock is taken once a commit, others each by its function.
 type finish struct {
-	step   *ledger.Step
-	settle func(ledger.Result)
+	step  *ledger.Step
+	group *group
+	task  *task
+	done  func(ledger.Result) // where group is nil
 }
 
 // committer commits in groups: what arrives while one transaction is under way makes the next.
@@ -133,8 +136,25 @@ func (c *committer) commit(ctx context.Context, fs []finish, rows []ledger.Publi
 		return
 	}
 	c.meter.Committed(len(fs), time.Since(start))
+	settle(fs, results)
+}
+
+// settle tells the owners of steps what became of these.
+func settle(fs []finish, results []ledger.Result) {
+	var groups []*group
+	of := map[*group][]settlement{}
 	for i, f := range fs {
-		f.settle(results[i])
+		if f.group == nil {
+			f.done(results[i])
+			continue
+		}
+		if of[f.group] == nil {
+			groups = append(groups, f.group)
+		}
+		of[f.group] = append(of[f.group], settlement{f.task, f.step, results[i], nil})
+	}
+	for _, g := range groups {
+		g.settle(of[g])
 	}
 }
 

@@ -70,7 +70,7 @@ func (f *Feed) commit(ctx context.Context, step *ledger.Step) (ledger.Outcome, e
 	f.mu.Unlock()
 	step.From, step.Offset = n, n
 	done := make(chan ledger.Result, 1)
-	f.source.eng.commits.add(finish{step: step, settle: func(r ledger.Result) {
+	f.source.eng.commits.add(finish{step: step, done: func(r ledger.Result) {
 		if r.Err == nil && r.Outcome == ledger.Applied && len(step.Emits) > 0 {
 			for i := range step.Emits {
 				step.Emits[i].Seq = r.FirstSeq + int64(i)

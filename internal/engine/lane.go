@@ -18,7 +18,8 @@ type task struct {
 	bytes  int64 // size of the record
 	weight int64 // what a step of it holds
 	seen   *[16]byte
-	again  bool // ask seen before working: a copy may have been ahead in the lane
+	again  bool   // ask seen before working: a copy may have been ahead in the lane
+	parked string // why its aggregate is parked, as of the running attempt's start
 
 	lane        *lane
 	attempt     int // runs
@@ -74,27 +75,36 @@ func (g *group) makeReady(l *lane) {
 	g.ready = append(g.ready, l)
 }
 
-// dispatch starts what the limits allow: light steps share a quarter of the weight limit, heavy ones the rest, so
-// that neither can hold up the other. g.mu is held.
+// dispatch starts what the limits allow. g.mu is held.
 func (g *group) dispatch() {
-	limit := g.spec.Limits.Bytes
-	for !g.closed && g.running < g.spec.Limits.Steps {
-		var l *lane
-		switch {
-		case len(g.heavy) > 0 && g.heavyNow+g.heavy[0].queue[0].weight <= limit*3/4:
-			l, g.heavy = g.heavy[0], g.heavy[1:]
-			g.heavyNow += l.queue[0].weight
-		case len(g.ready) > 0 && (g.light == 0 || g.light+g.ready[0].queue[0].weight <= limit/4):
-			l, g.ready = g.ready[0], g.ready[1:]
-			g.light += l.queue[0].weight
-		default:
-			return
-		}
-		l.busy = true
-		g.running++
-		l.queue[0].started = time.Now()
-		go g.work(l.queue[0])
+	for t := g.next(); t != nil; t = g.next() {
+		go g.work(t)
 	}
+}
+
+// next takes the task that may run next, or nil: light steps share a quarter of the weight limit, heavy ones the rest,
+// so that neither can hold up the other. g.mu is held.
+func (g *group) next() *task {
+	if g.closed || g.running >= g.spec.Limits.Steps {
+		return nil
+	}
+	limit := g.spec.Limits.Bytes
+	var l *lane
+	switch {
+	case len(g.heavy) > 0 && g.heavyNow+g.heavy[0].queue[0].weight <= limit*3/4:
+		l, g.heavy = g.heavy[0], g.heavy[1:]
+		g.heavyNow += l.queue[0].weight
+	case len(g.ready) > 0 && (g.light == 0 || g.light+g.ready[0].queue[0].weight <= limit/4):
+		l, g.ready = g.ready[0], g.ready[1:]
+		g.light += l.queue[0].weight
+	default:
+		return nil
+	}
+	t := l.queue[0]
+	l.busy = true
+	g.running++
+	t.started, t.parked = time.Now(), t.parkedBehind()
+	return t
 }
 
 // rested takes a task's weight off once its handler has returned. g.mu is held.

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/swarmlog/swarmlog/event"
@@ -91,10 +92,27 @@ type stream struct {
 	box      *outbox
 	rows     []ledger.Outgoing // the first of which are under way
 	underway int
-	acks     int
-	failed   error // the first failure of the run under way
-	failedAt int
+	failed   error // why the last run failed, until the stream starts again
 	attempt  int
+}
+
+// flight counts the answers of one run of a stream, which come from the publisher's goroutines; the relay's hears of
+// the last one alone.
+type flight struct {
+	rows, bytes int
+	left        atomic.Int64
+
+	mu       sync.Mutex
+	failed   error // of the first row that failed
+	failedAt int
+}
+
+func (f *flight) fail(i int, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.failed == nil || i < f.failedAt {
+		f.failed, f.failedAt = err, i
+	}
 }
 
 func newRelay(o Options, c *committer) *relay {
@@ -305,39 +323,44 @@ func (r *relay) send(s *stream) (sent bool) {
 	if s.underway > 0 || len(s.rows) == 0 || s.box.gone {
 		return true
 	}
-	n := 0
-	for ; n < len(s.rows) && r.rows < flyingRows && r.bytes < flyingBytes; n++ {
-		r.rows++
-		r.bytes += size(s.rows[n].Message)
+	f := &flight{}
+	for f.rows < len(s.rows) && r.rows+f.rows < flyingRows && r.bytes+f.bytes < flyingBytes {
+		f.bytes += size(s.rows[f.rows].Message)
+		f.rows++
 	}
-	if n == 0 {
+	if f.rows == 0 {
 		return false
 	}
-	s.underway, s.acks, s.failed, s.failedAt = n, 0, nil, 0
+	r.rows += f.rows
+	r.bytes += f.bytes
+	f.left.Store(int64(f.rows))
+	s.underway, s.failed = f.rows, nil
 	topic := r.topics[s.id.topic]
-	for i, row := range s.rows[:n] {
+	for i, row := range s.rows[:f.rows] {
 		rec := broker.Record{Message: row.Message, TopicID: topic.ID,
 			Position: event.Position{Topic: s.id.topic, Partition: s.id.partition}}
-		bytes := size(row.Message)
-		r.publisher.Publish(rec, func(_ int64, err error) { r.do(func() { r.acknowledged(s, i, bytes, err) }) })
+		r.publisher.Publish(rec, func(_ int64, err error) {
+			if err != nil {
+				f.fail(i, err)
+			}
+			if f.left.Add(-1) == 0 {
+				r.do(func() { r.acknowledged(s, f) })
+			}
+		})
 	}
 	return true
 }
 
-// acknowledged counts the answers of a run; after the last one the stream goes on.
-func (r *relay) acknowledged(s *stream, i, bytes int, err error) {
-	r.rows--
-	r.bytes -= bytes
-	s.acks++
-	if err != nil && (s.failed == nil || i < s.failedAt) {
-		s.failed, s.failedAt = err, i
-	}
-	if s.acks < s.underway || s.box.gone {
+// acknowledged lets a stream go on once its run has all its answers.
+func (r *relay) acknowledged(s *stream, f *flight) {
+	r.rows -= f.rows
+	r.bytes -= f.bytes
+	if s.box.gone {
 		return
 	}
-	done := s.underway
-	if s.failed != nil {
-		done = s.failedAt
+	done := f.rows
+	if s.failed = f.failed; s.failed != nil {
+		done = f.failedAt
 	}
 	for _, row := range s.rows[:done] {
 		r.mark(s.box, row.Seq, row.Seq)

@@ -15,58 +15,96 @@ import (
 	"github.com/swarmlog/swarmlog/ledger"
 )
 
-// settle acts on what a commit made of a step. The committer calls it, in the order of commits.
-func (g *group) settle(t *task, s *ledger.Step, r ledger.Result) {
-	switch {
-	case r.Err == nil:
-		g.settled(t, s, r)
-	case errors.Is(r.Err, ledger.ErrFenced):
-		g.eng.opts.Meter.Fenced(g.spec.Name)
-		g.log.Warn("fenced: the partition has another owner; the step is dropped", "at", t.record.Position)
-		g.mu.Lock()
-		g.dropLocked(t.lane.p)
-		g.abandon(t)
-		g.mu.Unlock()
-	case errors.Is(r.Err, ledger.ErrConflict):
-		g.submit(t, g.conflicting(t, fault.As(fault.Permanent, r.Err)))
-	default:
-		g.failedAttempt(t, r.Err)
+// settlement is what a commit made of a step.
+type settlement struct {
+	task     *task
+	step     *ledger.Step
+	result   ledger.Result
+	released []*task // what was behind a gap that the step closed
+}
+
+// settle acts on what a commit made of the group's steps. The committer calls it, in the order of commits.
+func (g *group) settle(all []settlement) {
+	committed := all[:0]
+	for _, s := range all {
+		switch err := s.result.Err; {
+		case err == nil:
+			committed = append(committed, s)
+		case errors.Is(err, ledger.ErrFenced):
+			g.eng.opts.Meter.Fenced(g.spec.Name)
+			g.log.Warn("fenced: the partition has another owner; the step is dropped", "at", s.task.record.Position)
+			g.mu.Lock()
+			g.dropLocked(s.task.lane.p)
+			g.abandon(s.task)
+			g.mu.Unlock()
+		case errors.Is(err, ledger.ErrConflict):
+			g.submit(s.task, g.conflicting(s.task, fault.As(fault.Permanent, err)))
+		default:
+			g.failedAttempt(s.task, err)
+		}
+	}
+	if len(committed) > 0 {
+		g.settled(committed)
 	}
 }
 
-// settled counts a committed step, lets its events out and its lane go on.
-func (g *group) settled(t *task, s *ledger.Step, r ledger.Result) {
-	p := t.lane.p
-	g.eng.opts.Meter.Settled(g.spec.Name, r.Outcome)
-	if r.Outcome == s.Outcome && len(s.Emits) > 0 { // a duplicate or a gap emits nothing
-		for i := range s.Emits {
-			s.Emits[i].Seq = r.FirstSeq + int64(i)
-		}
-		g.eng.relay.add(p.fence, s.Emits)
+// settled counts committed steps, lets their events out and their lanes go on.
+func (g *group) settled(all []settlement) {
+	g.letOut(all)
+	for i := range all {
+		s := &all[i]
+		g.eng.opts.Meter.Settled(g.spec.Name, s.result.Outcome)
+		s.released = g.released(s.task, s.step, s.result)
 	}
-	released := g.released(t, s, r)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !s.FromBacklog {
-		p.next, p.finished = p.finished.Add(ledger.Span{From: s.From, To: s.Offset}).Advance(p.next)
+	for i := range all {
+		g.goOn(&all[i])
 	}
-	g.park(t, s, r)
+	g.dispatch()
+}
+
+// letOut hands the events that steps emitted to the relay. A lease's are numbered without gaps within a commit.
+func (g *group) letOut(all []settlement) {
+	var rows map[*partition][]ledger.Outgoing
+	for _, s := range all {
+		if s.result.Outcome != s.step.Outcome || len(s.step.Emits) == 0 { // a duplicate or a gap emits nothing
+			continue
+		}
+		for i := range s.step.Emits {
+			s.step.Emits[i].Seq = s.result.FirstSeq + int64(i)
+		}
+		if rows == nil {
+			rows = map[*partition][]ledger.Outgoing{}
+		}
+		rows[s.task.lane.p] = append(rows[s.task.lane.p], s.step.Emits...)
+	}
+	for p, out := range rows {
+		g.eng.relay.add(p.fence, out)
+	}
+}
+
+// goOn moves progress past a committed step and its lane to the next task. g.mu is held.
+func (g *group) goOn(s *settlement) {
+	t, p := s.task, s.task.lane.p
+	if !s.step.FromBacklog {
+		p.next, p.finished = p.finished.Add(ledger.Span{From: s.step.From, To: s.step.Offset}).Advance(p.next)
+	}
+	g.park(t, s.step, s.result)
 	if sabotage.Is(sabotage.LaneFreedEarly) {
 		return
 	}
 	if p.ctx.Err() != nil {
 		g.abandon(t)
-		g.dispatch()
 		return
 	}
-	for _, b := range released {
+	for _, b := range s.released {
 		g.account(p, b)
 	}
-	if len(released) > 0 {
-		t.lane.queue = append(append(t.lane.queue[:1:1], released...), t.lane.queue[1:]...)
+	if len(s.released) > 0 {
+		t.lane.queue = append(append(t.lane.queue[:1:1], s.released...), t.lane.queue[1:]...)
 	}
 	g.advance(t.lane)
-	g.dispatch()
 }
 
 // park notes which aggregates wait, and tells. g.mu is held.

@@ -14,18 +14,27 @@ import (
 	"github.com/swarmlog/swarmlog/ledger"
 )
 
-// work runs one attempt of a task and hands what came of it to the committer.
+// work runs one attempt of a task, and then of whatever may run next, until nothing may: a goroutine for each task
+// would have to grow its stack each time.
 func (g *group) work(t *task) {
+	for t != nil {
+		t = g.workOn(t)
+	}
+}
+
+// workOn runs one attempt of a task, hands what came of it to the committer and takes the next task, if there's one.
+func (g *group) workOn(t *task) (next *task) {
 	p := t.lane.p
 	t.attempt++
 	step, err := g.attempt(t)
 	if err == nil && p.ctx.Err() == nil {
 		g.submit(t, step) // before the handler counts as ended: whoever waits for that then waits for the commit too
 		g.mu.Lock()
+		defer g.mu.Unlock()
 		g.rested(t)
+		next = g.next()
 		g.dispatch()
-		g.mu.Unlock()
-		return
+		return next
 	}
 	g.mu.Lock()
 	g.rested(t)
@@ -33,16 +42,18 @@ func (g *group) work(t *task) {
 		g.abandon(t)
 		err = nil
 	}
+	next = g.next()
 	g.dispatch()
 	g.mu.Unlock()
 	if err != nil {
 		g.failedAttempt(t, err)
 	}
+	return next
 }
 
 // submit queues a step for the next commit.
 func (g *group) submit(t *task, step *ledger.Step) {
-	g.eng.commits.add(finish{step: step, settle: func(r ledger.Result) { g.settle(t, step, r) }})
+	g.eng.commits.add(finish{step: step, group: g, task: t})
 	if sabotage.Is(sabotage.LaneFreedEarly) {
 		g.mu.Lock()
 		g.advance(t.lane)
@@ -66,9 +77,9 @@ func (g *group) attempt(t *task) (*ledger.Step, error) {
 		}
 		return g.step(t, ledger.Duplicate), nil
 	}
-	if reason, parked := g.parkedBehind(t); parked {
+	if t.parked != "" {
 		s := g.step(t, ledger.Waiting)
-		s.Wait = g.row(t, reason)
+		s.Wait = g.row(t, t.parked)
 		return s, nil
 	}
 	if !g.handles(t.event) {
@@ -157,19 +168,14 @@ func (g *group) row(t *task, reason string) *ledger.Wait {
 	return w
 }
 
-// parkedBehind tells whether the task's aggregate is parked behind a dead record. Behind a gap in the sequence it
-// isn't: there the ledger decides, since the missing event may be this one.
-func (g *group) parkedBehind(t *task) (string, bool) {
-	if t.row != nil {
-		return "", false
+// parkedBehind is why the task's aggregate is parked behind a dead record, or "". Behind a gap in the sequence it
+// isn't parked: there the ledger decides, since the missing event may be this one. g.mu is held.
+func (t *task) parkedBehind() string {
+	reason := t.lane.p.parked[t.lane.key]
+	if t.row != nil || isGap(reason) {
+		return ""
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	reason, ok := t.lane.p.parked[t.lane.key]
-	if !ok || isGap(reason) {
-		return "", false
-	}
-	return reason, true
+	return reason
 }
 
 // failedAttempt decides, by the error's class, between another attempt, the dead letters and the agent's end.
