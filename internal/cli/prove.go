@@ -72,12 +72,12 @@ type proveNodeCommand struct {
 	BrokerListen string `required:""`
 	Workers      int    `default:"2"`
 	Seed         uint64
-	ExitWhenIdle bool
+	Settle       bool
 }
 
 // Run works until it's ended.
 func (c *proveNodeCommand) Run(ctx context.Context, s *streams) error {
 	log := slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: slog.LevelInfo}))
-	return prove.Node{Data: c.Data, BrokerListen: c.BrokerListen, Workers: c.Workers, Seed: c.Seed, ExitWhenIdle: c.ExitWhenIdle,
+	return prove.Node{Data: c.Data, BrokerListen: c.BrokerListen, Workers: c.Workers, Seed: c.Seed, Settle: c.Settle,
 		Out: s.out, Logger: log}.Run(ctx)
 }

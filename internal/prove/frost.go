@@ -1,8 +1,13 @@
 package prove
 
 import (
+	"bufio"
 	"context"
+	"errors"
+	"fmt"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -15,17 +20,65 @@ const leaseTime = 600 * time.Millisecond
 // frost lets the leases of one worker at a time run out while it goes on working: its heartbeats aren't written, and
 // it's told that they were. What a stopped process or a cut network does to one machine of several, this does to one
 // engine of a process. The other workers take over, and what the frozen one still commits must be refused.
+//
+// Whether that happened at all is noted in a file, a line each time, which outlives kills: a proof in which no step
+// was ever refused says nothing about refusing.
 type frost struct {
 	on     bool
 	random *rand.Rand
+	notes  *os.File
 
 	mu     sync.Mutex
 	frozen string
 	names  []string
 }
 
-func newFrost(seed uint64, on bool) *frost {
-	return &frost{on: on, random: rand.New(rand.NewPCG(seed, uint64(time.Now().UnixNano())))}
+func frostPath(data string) string { return filepath.Join(data, "frost.log") }
+
+// Lines of the notes.
+const (
+	noteFrozen = "frozen" // a worker's leases begin to run out
+	noteFenced = "fenced" // a step was refused, since its lease had another owner by then
+)
+
+func newFrost(seed uint64, on bool, path string) (*frost, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, fmt.Errorf("open the frost's notes: %w", err)
+	}
+	notes, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open the frost's notes: %w", err)
+	}
+	info, err := notes.Stat()
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("open the frost's notes: %w", err), notes.Close())
+	}
+	// Each life of the node draws from another stream of the seed: what was noted before tells them apart.
+	return &frost{on: on, notes: notes, random: rand.New(rand.NewPCG(seed, uint64(info.Size())))}, nil
+}
+
+func (f *frost) close() error { return f.notes.Close() }
+
+// note is one write, so that a kill leaves whole lines.
+func (f *frost) note(line string) { _, _ = f.notes.WriteString(line + "\n") }
+
+// frosts counts what was noted.
+func frosts(data string) (frozen, fenced int64, err error) {
+	file, err := os.Open(frostPath(data))
+	if err != nil {
+		return 0, 0, fmt.Errorf("read the frost's notes: %w", err)
+	}
+	defer file.Close()
+	lines := bufio.NewScanner(file)
+	for lines.Scan() {
+		switch lines.Text() {
+		case noteFrozen:
+			frozen++
+		case noteFenced:
+			fenced++
+		}
+	}
+	return frozen, fenced, lines.Err()
 }
 
 func (f *frost) wrap(worker string, l ledger.Ledger) ledger.Ledger {
@@ -56,6 +109,9 @@ func (f *frost) set(ctx context.Context, worker string, d time.Duration) bool {
 	f.mu.Lock()
 	f.frozen = worker
 	f.mu.Unlock()
+	if worker != "" {
+		f.note(noteFrozen)
+	}
 	select {
 	case <-ctx.Done():
 		return false
@@ -105,4 +161,15 @@ func (l *frozenLedger) Acquire(ctx context.Context, k ledger.Key, topic, owner s
 		l.mu.Unlock()
 	}
 	return lease, err
+}
+
+// Commit notes the steps that are refused.
+func (l *frozenLedger) Commit(ctx context.Context, b *ledger.Batch) ([]ledger.Result, error) {
+	results, err := l.Ledger.Commit(ctx, b)
+	for _, r := range results {
+		if errors.Is(r.Err, ledger.ErrFenced) {
+			l.frost.note(noteFenced)
+		}
+	}
+	return results, err
 }

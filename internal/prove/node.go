@@ -16,8 +16,12 @@ import (
 	"github.com/swarmlog/swarmlog/ledger"
 )
 
-// readyLine is what the node prints once it works.
-const readyLine = "node is ready"
+// What the node prints: once it works, once nothing moves any more, and in that case whether all is settled.
+const (
+	readyLine = "node is ready"
+	restLine  = "node has come to rest"
+	stuckLine = "not all is settled"
+)
 
 // Names of the proof's agents.
 const (
@@ -31,15 +35,19 @@ type Node struct {
 	BrokerListen string
 	Workers      int
 	Seed         uint64
-	ExitWhenIdle bool
+	Settle       bool // let no lease run out, and tell when all is settled
 	Out          io.Writer
 	Logger       *slog.Logger
 }
 
-// Run works until ctx ends or, if so asked, until nothing is left to settle.
-func (n Node) Run(ctx context.Context) error {
+// Run works until ctx ends.
+func (n Node) Run(ctx context.Context) (err error) {
 	agents := &proofAgents{seed: n.Seed}
-	frost := newFrost(n.Seed, n.Workers > 1 && !n.ExitWhenIdle)
+	frost, err := newFrost(n.Seed, n.Workers > 1 && !n.Settle, frostPath(n.Data))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, frost.close()) }()
 	a, err := app.Start(ctx, app.Config{
 		Name: "proof", Data: n.Data, BrokerListen: n.BrokerListen, Workers: n.Workers, Logger: n.Logger,
 		LeaseTime: leaseTime,
@@ -58,29 +66,31 @@ func (n Node) Run(ctx context.Context) error {
 	}
 	thawed := frost.run(ctx)
 	fmt.Fprintln(n.Out, readyLine)
-	if n.ExitWhenIdle {
+	if n.Settle {
 		err = n.comeToRest(ctx, a)
-	} else {
+	}
+	if err == nil {
 		select {
 		case <-ctx.Done():
 		case <-a.Done():
 		}
 	}
 	thawed()
-	return errors.Join(err, n.writeEnds(context.WithoutCancel(ctx), a), a.Stop(context.WithoutCancel(ctx)))
+	return errors.Join(err, a.Stop(context.WithoutCancel(ctx)))
 }
 
 // stuckAfter is how long nothing may move before the proof is judged as it stands: what is missing then counts as lost.
 const stuckAfter = 20 * time.Second
 
-// comeToRest waits until all is settled, or nothing moves any more.
+// comeToRest waits until all is settled, or nothing moves any more, and says so.
 func (n Node) comeToRest(ctx context.Context, a *app.App) error {
 	var moved time.Time
 	last := ""
 	for {
 		idle, err := a.Idle(ctx)
 		if err == nil && idle {
-			return nil
+			_, err := fmt.Fprintln(n.Out, restLine)
+			return err
 		}
 		s, err := a.Status(ctx)
 		if err != nil {
@@ -90,8 +100,8 @@ func (n Node) comeToRest(ctx context.Context, a *app.App) error {
 			last, moved = now, time.Now()
 		}
 		if time.Since(moved) > stuckAfter {
-			fmt.Fprintf(n.Out, "nothing has moved for %s, though not all is settled: %+v\n", stuckAfter, s.Records)
-			return nil
+			_, err := fmt.Fprintf(n.Out, "%s: %s, and nothing has moved for %s: %+v\n", restLine, stuckLine, stuckAfter, s.Records)
+			return err
 		}
 		select {
 		case <-ctx.Done():
@@ -147,7 +157,7 @@ func (p *proofAgents) handle(ctx context.Context, agent string, e event.Event, s
 		return nil
 	})
 	if emits {
-		s.Emit(event.New("NumberedEvent", e.Subject, n))
+		s.Emit(event.New(eventType, e.Subject, n))
 	}
 	return nil
 }

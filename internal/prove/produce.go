@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -20,7 +21,10 @@ const (
 	topicOut = "proof.out"
 )
 
-// copyEvery is how often a producer sends a round of accepted events once more: copies that must not count.
+const eventType = "NumberedEvent"
+
+// copyEvery is how many rounds lie between two in which a producer sends accepted events once more, those of this round
+// and those of an earlier one: copies that must not count, however late they come.
 const copyEvery = 23
 
 // number is the data of a numbered event.
@@ -28,16 +32,29 @@ type number struct {
 	N int64 `json:"n"`
 }
 
-type counter struct {
-	mu sync.Mutex
-	n  int
+// tally is what the log has acknowledged: the one measure of what may not be lost.
+type tally struct {
+	mu   sync.Mutex
+	last []int64 // by aggregate, the number up to which all its events are acknowledged
+	n    int     // all of them
 }
 
-func (c *counter) add(n int) { c.mu.Lock(); c.n += n; c.mu.Unlock() }
-func (c *counter) value() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.n
+func newTally(aggregates int) *tally { return &tally{last: make([]int64, aggregates)} }
+
+// accept notes the acknowledgement of an event; one of a copy changes nothing.
+func (t *tally) accept(p publication) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if p.n == t.last[p.aggregate]+1 {
+		t.last[p.aggregate] = p.n
+		t.n++
+	}
+}
+
+func (t *tally) value() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.n
 }
 
 // events is how many events an aggregate gets: the first ones get one more where they can't all get the same.
@@ -52,10 +69,10 @@ func (c Config) events(aggregate int) int64 {
 func aggregateName(i int) string { return fmt.Sprintf("aggregate-%06d", i) }
 
 // produce publishes all events and returns once each is accepted. An aggregate's events come from one producer.
-func (p *proof) produce(ctx context.Context, accepted *counter) error {
+func (p *proof) produce(ctx context.Context) error {
 	errs := make(chan error, p.Producers)
 	for n := range p.Producers {
-		go func() { errs <- p.producer(ctx, n, accepted) }()
+		go func() { errs <- p.producer(ctx, n) }()
 	}
 	var all []error
 	for range p.Producers {
@@ -64,33 +81,35 @@ func (p *proof) produce(ctx context.Context, accepted *counter) error {
 	return errors.Join(all...)
 }
 
+// publication is one numbered event on its way to the log.
+type publication struct {
+	broker.Record
+	aggregate int
+	n         int64
+}
+
 // producer publishes in rounds of one event an aggregate, so that what has to be sent again can't overtake anything
 // of its own aggregate.
-func (p *proof) producer(ctx context.Context, n int, accepted *counter) error {
+func (p *proof) producer(ctx context.Context, n int) error {
 	b, topic, err := p.connect(ctx, n)
 	if err != nil {
 		return err
 	}
 	defer b.Close()
 	started := time.Now()
+	random := rand.New(rand.NewPCG(p.Seed, uint64(n)))
 	rounds := p.events(0)
 	for round := int64(1); round <= rounds; round++ {
-		var records []broker.Record
-		for a := n; a < p.Aggregates; a += p.Producers {
-			if round <= p.events(a) {
-				r, err := numbered(topic, a, round)
-				if err != nil {
-					return err
-				}
-				records = append(records, r)
-			}
-		}
-		if err := insist(ctx, b.Publisher(), records); err != nil {
-			return err
-		}
-		accepted.add(len(records))
+		send := []int64{round}
 		if round%copyEvery == 0 {
-			if err := insist(ctx, b.Publisher(), records); err != nil {
+			send = append(send, round, 1+random.Int64N(round))
+		}
+		for _, r := range send {
+			all, err := p.round(topic, n, r)
+			if err != nil {
+				return err
+			}
+			if err := p.insist(ctx, b.Publisher(), all); err != nil {
 				return err
 			}
 		}
@@ -105,12 +124,28 @@ func (p *proof) producer(ctx context.Context, n int, accepted *counter) error {
 	return nil
 }
 
+// round makes the next event of each aggregate of a producer.
+func (p *proof) round(topic broker.Topic, producer int, round int64) ([]publication, error) {
+	var all []publication
+	for a := producer; a < p.Aggregates; a += p.Producers {
+		if round > p.events(a) {
+			continue
+		}
+		r, err := numbered(topic, a, round)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, publication{r, a, round})
+	}
+	return all, nil
+}
+
 func numbered(topic broker.Topic, aggregate int, n int64) (broker.Record, error) {
 	data, err := json.Marshal(number{n})
 	if err != nil {
 		return broker.Record{}, err
 	}
-	e := event.New("NumberedEvent", aggregateName(aggregate), json.RawMessage(data))
+	e := event.New(eventType, aggregateName(aggregate), json.RawMessage(data))
 	e.Source, e.ID = "//prove", fmt.Sprintf("%d.%d", aggregate, n)
 	e.SetRecordedTime(time.Now())
 	m, err := e.Encode()
@@ -121,15 +156,15 @@ func numbered(topic broker.Topic, aggregate int, n int64) (broker.Record, error)
 		Partition: route.Partition(m.Key, topic.Partitions)}}, nil
 }
 
-// insist publishes records until all are accepted.
-func insist(ctx context.Context, to broker.Publisher, records []broker.Record) error {
-	for len(records) > 0 {
-		failed := make([]bool, len(records))
+// insist publishes events until all are acknowledged; only those count as accepted.
+func (p *proof) insist(ctx context.Context, to broker.Publisher, all []publication) error {
+	for len(all) > 0 {
+		acknowledged := make([]bool, len(all))
 		var wg sync.WaitGroup
-		wg.Add(len(records))
-		for i, r := range records {
-			to.Publish(r, func(_ int64, err error) {
-				failed[i] = err != nil
+		wg.Add(len(all))
+		for i := range all {
+			to.Publish(all[i].Record, func(_ int64, err error) {
+				acknowledged[i] = err == nil
 				wg.Done()
 			})
 		}
@@ -140,13 +175,15 @@ func insist(ctx context.Context, to broker.Publisher, records []broker.Record) e
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		var again []broker.Record
-		for i, r := range records {
-			if failed[i] {
-				again = append(again, r)
+		var again []publication
+		for i, ok := range acknowledged {
+			if ok {
+				p.accepted.accept(all[i])
+			} else {
+				again = append(again, all[i])
 			}
 		}
-		records = again
+		all = again
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/swarmlog/swarmlog/internal/app"
@@ -44,16 +45,18 @@ type Progress struct {
 
 // Verdict is what a proof found. The first four are 0 where the contract held.
 type Verdict struct {
-	Lost        int64 `json:"lost"`        // accepted events without an effect, counted at each agent
+	Lost        int64 `json:"lost"`        // accepted events without an effect, counted at each agent, or no longer in the log
 	Doubled     int64 `json:"doubled"`     // effects beyond the first
 	Disordered  int64 `json:"disordered"`  // effects out of order, made without seeing their predecessor's, or under an epoch that had passed
-	Unaccounted int64 `json:"unaccounted"` // records delivered that no outcome counts, or counted and not delivered
+	Unaccounted int64 `json:"unaccounted"` // differences between what topics hold, what outcomes count and what has effects
 
-	Events     int64    `json:"events"` // accepted
+	Events     int64    `json:"events"` // accepted: acknowledged to the producers
 	Aggregates int      `json:"aggregates"`
 	Effects    int64    `json:"effects"`
 	Duplicates int64    `json:"duplicates"` // records that were recognised as copies
 	Kills      int      `json:"kills"`
+	Frosts     int64    `json:"frosts"` // how often a worker's leases were let run out while it went on
+	Fenced     int64    `json:"fenced"` // steps that were refused for it
 	Seed       uint64   `json:"seed"`
 	Elapsed    float64  `json:"elapsed_seconds"`
 	Examples   []string `json:"examples"` // of what was found, at most 20
@@ -64,9 +67,15 @@ func (v Verdict) Clean() bool {
 	return v.Lost == 0 && v.Doubled == 0 && v.Disordered == 0 && v.Unaccounted == 0
 }
 
+// ErrConfig is wrapped by errors of what a proof was asked to do; then nothing was done.
+var ErrConfig = errors.New("this can't be proved")
+
 func (c *Config) setDefaults() error {
-	if c.Events < 1 || c.Aggregates < 1 || c.Aggregates > c.Events {
-		return fmt.Errorf("prove: %d events over %d aggregates: give at least one event for each aggregate", c.Events, c.Aggregates)
+	switch {
+	case c.Events < 1 || c.Aggregates < 1 || c.Aggregates > c.Events:
+		return fmt.Errorf("%w: %d events over %d aggregates: give at least one event for each aggregate", ErrConfig, c.Events, c.Aggregates)
+	case c.Kills < 0:
+		return fmt.Errorf("%w: %d kills: give 0 or more", ErrConfig, c.Kills)
 	}
 	for _, d := range []struct {
 		field *int
@@ -99,10 +108,11 @@ func (c *Config) setDefaults() error {
 	return nil
 }
 
-// The node is killed between these times after it became ready.
+// The node is killed between these times after it became ready, and every third time once more while it starts again.
 const (
 	killFirst = 200 * time.Millisecond
 	killLast  = 4 * time.Second
+	killEarly = 250 * time.Millisecond
 )
 
 // Run proves, and returns what it found; an error says that nothing could be found out.
@@ -116,15 +126,14 @@ func Run(ctx context.Context, c Config) (Verdict, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.Limit)
 	defer cancel()
 	started := time.Now()
-	p := &proof{Config: c}
+	p := &proof{Config: c, accepted: newTally(c.Aggregates)}
 	if err := p.run(ctx); err != nil {
 		return Verdict{}, fmt.Errorf("prove (seed %d, data in %s): %w", c.Seed, c.Data, err)
 	}
-	v, err := verify(ctx, c)
+	v, err := p.verify(ctx)
 	if err != nil {
-		return Verdict{}, fmt.Errorf("prove: %w", err)
+		return Verdict{}, fmt.Errorf("prove (seed %d, data in %s): verify: %w", c.Seed, c.Data, err)
 	}
-	v.Kills, v.Seed, v.Aggregates = p.kills, c.Seed, c.Aggregates
 	v.Elapsed = time.Since(started).Seconds()
 	return v, nil
 }
@@ -135,22 +144,25 @@ func emptyFolder(path string) error {
 		return os.MkdirAll(path, 0o700)
 	}
 	if err != nil {
-		return fmt.Errorf("prove: %w", err)
+		return fmt.Errorf("%w in %s: %w", ErrConfig, path, err)
 	}
 	if len(entries) > 0 {
-		return fmt.Errorf("prove: folder %s isn't empty: a proof counts everything in it, so name a new one with --data", path)
+		return fmt.Errorf("%w in %s: it isn't empty, and a proof counts everything in its folder; name a new one", ErrConfig, path)
 	}
 	return nil
 }
 
 type proof struct {
 	Config
-	broker string
-	node   *killkit.Process
-	kills  int
+	broker   string
+	node     *killkit.Process
+	kills    int
+	accepted *tally
+	held     map[string]holding // what topics hold at the end
+	stuck    bool               // nothing moved any more, though not all was settled
 }
 
-// run produces while the node is killed, and then lets it come to rest.
+// run produces while the node is killed, and then lets it come to rest and reads what the log holds.
 func (p *proof) run(ctx context.Context) error {
 	addr, err := freeAddress()
 	if err != nil {
@@ -164,80 +176,90 @@ func (p *proof) run(ctx context.Context) error {
 	}
 	defer func() { _ = p.node.Kill() }() // it has ended by itself where all went well
 	done := make(chan error, 1)
-	progress := &counter{}
 	producing, stop := context.WithCancel(ctx)
 	defer stop()
-	go func() { done <- p.produce(producing, progress) }()
-	if err := p.killWhile(ctx, done, progress); err != nil {
+	go func() { done <- p.produce(producing) }()
+	if err := p.killWhile(ctx, done); err != nil {
 		return err
 	}
-	p.tell(progress, "settling")
+	p.tell("settling")
 	if err := p.node.Terminate(time.Minute); err != nil {
 		return err
 	}
-	command.Args = append(p.args(), "--exit-when-idle")
-	command.Ready = nil
+	command.Args = append(p.args(), "--settle")
+	command.Ready, command.ReadyWait = killkit.Line(restLine), p.Limit
 	if p.node, err = killkit.Start(ctx, command); err != nil {
 		return err
 	}
-	if err := p.node.Wait(ctx); err != nil {
-		return fmt.Errorf("node: %w: its last words: %s", err, p.node.Tail())
+	p.stuck = strings.Contains(p.node.Tail(), stuckLine)
+	if p.held, err = p.audit(ctx); err != nil {
+		return err
 	}
-	return nil
+	return p.node.Terminate(time.Minute)
 }
 
 func (p *proof) args() []string {
-	return []string{"prove-node", "--data", filepath.Join(p.Data, "node"), "--broker-listen", p.broker,
+	return []string{"prove-node", "--data", p.nodeData(), "--broker-listen", p.broker,
 		"--workers", strconv.Itoa(p.Workers), "--seed", strconv.FormatUint(p.Seed, 10)}
 }
 
 // killWhile kills and restarts the node at random moments until all kills are done and all events are accepted.
-func (p *proof) killWhile(ctx context.Context, done <-chan error, progress *counter) error {
+func (p *proof) killWhile(ctx context.Context, done <-chan error) error {
 	schedule, err := killkit.NewSchedule(p.Seed, func(string, ...any) {})
 	if err != nil {
 		return err
 	}
-	produced := false
-	for p.kills < p.Kills || !produced {
-		var moment <-chan time.Time
-		if p.kills < p.Kills {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	var moment <-chan time.Time
+	for produced := false; p.kills < p.Kills || !produced; {
+		if moment == nil && p.kills < p.Kills {
 			moment = time.After(schedule.Between(killFirst, killLast))
 		}
-		tick := time.NewTicker(time.Second)
-		for wait := true; wait; {
-			select {
-			case <-ctx.Done():
-				tick.Stop()
-				return ctx.Err()
-			case err := <-done:
-				if err != nil {
-					tick.Stop()
-					return err
-				}
-				produced, done = true, nil
-				wait = moment != nil
-			case <-moment:
-				if err := p.node.Kill(); err != nil {
-					tick.Stop()
-					return err
-				}
-				p.kills++
-				if err := p.node.Restart(ctx); err != nil {
-					tick.Stop()
-					return err
-				}
-				wait = false
-			case <-tick.C:
-				p.tell(progress, "producing")
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case err := <-done:
+			if err != nil {
+				return err
 			}
+			produced, done = true, nil
+		case <-moment:
+			moment = nil
+			if err := p.kill(ctx, schedule); err != nil {
+				return err
+			}
+		case <-tick.C:
+			p.tell("producing")
 		}
-		tick.Stop()
 	}
 	return nil
 }
 
-func (p *proof) tell(n *counter, phase string) {
-	p.Progress(Progress{Accepted: n.value(), Events: p.Events, Kills: p.kills, Phase: phase})
+// kill kills the node and starts it again; now and then it's killed again on its way up, while it reads back what the
+// kill before has left.
+func (p *proof) kill(ctx context.Context, schedule *killkit.Schedule) error {
+	if err := p.node.Kill(); err != nil {
+		return err
+	}
+	p.kills++
+	if p.kills < p.Kills && schedule.Pick(3) == 0 {
+		short, cancel := context.WithTimeout(ctx, schedule.Between(0, killEarly))
+		err := p.node.Restart(short)
+		cancel()
+		switch {
+		case err == nil: // it was quicker
+			return nil
+		case ctx.Err() != nil || errors.Is(err, killkit.ErrExited):
+			return err
+		}
+		p.kills++
+	}
+	return p.node.Restart(ctx)
+}
+
+func (p *proof) tell(phase string) {
+	p.Progress(Progress{Accepted: p.accepted.value(), Events: p.Events, Kills: p.kills, Phase: phase})
 }
 
 // freeAddress finds a loopback port that stays the node's over its restarts.
@@ -249,5 +271,7 @@ func freeAddress() (string, error) {
 	return l.Addr().String(), l.Close()
 }
 
+func (c Config) nodeData() string { return filepath.Join(c.Data, "node") }
+
 // ledgerPath is where the node keeps its ledger.
-func (c Config) ledgerPath() string { return filepath.Join(c.Data, "node", app.LedgerFile) }
+func (c Config) ledgerPath() string { return filepath.Join(c.nodeData(), app.LedgerFile) }

@@ -2,12 +2,8 @@ package prove
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
 
-	"github.com/swarmlog/swarmlog/internal/app"
 	"github.com/swarmlog/swarmlog/internal/ledger/sqlite"
 	"github.com/swarmlog/swarmlog/ledger"
 )
@@ -39,33 +35,11 @@ func writeEffect(ctx context.Context, tx ledger.Tx, agent, aggregate string, n, 
 	return err
 }
 
-// ends is how much each topic holds at the end, and how often leases were let run out.
-type ends struct {
-	Topics map[string]int64 `json:"topics"`
-}
-
-func endsPath(data string) string { return filepath.Join(data, "ends.json") }
-
-// writeEnds leaves what only the broker knows for the verdict.
-func (n Node) writeEnds(ctx context.Context, a *app.App) error {
-	e := ends{Topics: map[string]int64{}}
-	for _, t := range []string{topicIn, topicOut} {
-		records, err := a.Size(ctx, t)
-		if err != nil {
-			return err
-		}
-		e.Topics[t] = records
-	}
-	b, err := json.Marshal(e)
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(endsPath(n.Data), b, 0o600)
-}
-
 // verdict collects what is found.
 type verdict struct {
 	Verdict
+	accepted []int64          // by aggregate, how many of its events were acknowledged
+	applied  map[string]int64 // by agent, its effects
 }
 
 func (v *verdict) found(counter *int64, n int64, format string, args ...any) {
@@ -75,23 +49,46 @@ func (v *verdict) found(counter *int64, n int64, format string, args ...any) {
 	}
 }
 
-// verify reads effects, in the order of their commits, and counters, and holds them against what was accepted.
-func verify(ctx context.Context, c Config) (Verdict, error) {
-	db, err := sqlite.OpenReadOnly(c.ledgerPath())
+// verify reads effects, in the order of their commits, and counters, and holds them against what was accepted and what
+// the topics hold.
+func (p *proof) verify(ctx context.Context) (Verdict, error) {
+	db, err := sqlite.OpenReadOnly(p.ledgerPath())
 	if err != nil {
 		return Verdict{}, err
 	}
 	defer func() { _ = db.Close() }() // read only
-	v := &verdict{Verdict{Events: int64(c.Events), Examples: []string{}}}
+	v := &verdict{Verdict: Verdict{Aggregates: p.Aggregates, Kills: p.kills, Seed: p.Seed, Examples: []string{}},
+		accepted: p.accepted.last, applied: map[string]int64{}}
+	for _, n := range v.accepted {
+		v.Events += n
+	}
+	if v.Frosts, v.Fenced, err = frosts(p.nodeData()); err != nil {
+		return Verdict{}, err
+	}
+	if p.stuck {
+		v.Examples = append(v.Examples, fmt.Sprintf("nothing moved for %s, though not all was settled", stuckAfter))
+	}
+	v.logged(p.held[topicIn])
 	for _, agent := range []string{agentFirst, agentSecond} {
-		if err := v.effects(ctx, db, c, agent); err != nil {
+		if err := v.effects(ctx, db, agent); err != nil {
 			return Verdict{}, err
 		}
 	}
-	if err := v.accounts(ctx, db, c); err != nil {
+	if err := v.accounts(ctx, db, p.held); err != nil {
 		return Verdict{}, err
 	}
 	return v.Verdict, nil
+}
+
+// logged looks for accepted events that the log no longer holds.
+func (v *verdict) logged(h holding) {
+	for a, accepted := range v.accepted {
+		for n := int64(1); n <= accepted; n++ {
+			if !h.distinct[aggregateName(a)][n] {
+				v.found(&v.Lost, 1, "log: %s, event %d: accepted, and not in %s", aggregateName(a), n, topicIn)
+			}
+		}
+	}
 }
 
 // reader is what is asked of a ledger at the end.
@@ -100,12 +97,17 @@ type reader interface {
 	Totals(ctx context.Context) (ledger.Totals, error)
 }
 
-func (v *verdict) effects(ctx context.Context, db reader, c Config, agent string) error {
-	times := make(map[string][]int32, c.Aggregates) // how often each number was applied
-	for a := range c.Aggregates {
-		times[aggregateName(a)] = make([]int32, c.events(a)+1)
+// history is what is known of the effects of one aggregate at one agent.
+type history struct {
+	times []int32 // how often each number was applied
+	last  int64   // the highest number so far
+}
+
+func (v *verdict) effects(ctx context.Context, db reader, agent string) error {
+	all := make(map[string]*history, len(v.accepted))
+	for a, n := range v.accepted {
+		all[aggregateName(a)] = &history{times: make([]int32, n+1)}
 	}
-	last := map[string]int64{}
 	epochs := map[int32]int64{}
 	err := db.Read(ctx, func(ctx context.Context, tx ledger.Tx) error {
 		rows, err := tx.Query(ctx, `SELECT aggregate, n, saw, part, epoch FROM proof_effect WHERE agent = $1 ORDER BY id`, agent)
@@ -114,37 +116,21 @@ func (v *verdict) effects(ctx context.Context, db reader, c Config, agent string
 		}
 		defer rows.Close()
 		for rows.Next() {
-			var aggregate string
-			var n, saw, epoch int64
-			var part int32
-			if err := rows.Scan(&aggregate, &n, &saw, &part, &epoch); err != nil {
+			e := effect{agent: agent}
+			if err := rows.Scan(&e.aggregate, &e.n, &e.saw, &e.part, &e.epoch); err != nil {
 				return err
 			}
 			v.Effects++
-			if n < 1 || n >= int64(len(times[aggregate])) {
-				v.found(&v.Unaccounted, 1, "%s: %s has an effect of event %d, which nobody published", agent, aggregate, n)
-				continue
-			}
-			switch times[aggregate][n]++; {
-			case times[aggregate][n] > 1:
-				v.found(&v.Doubled, 1, "%s: %s, event %d: applied %d times", agent, aggregate, n, times[aggregate][n])
-			case n < last[aggregate]:
-				v.found(&v.Disordered, 1, "%s: %s, event %d: applied after %d", agent, aggregate, n, last[aggregate])
-			case saw != last[aggregate]:
-				v.found(&v.Disordered, 1, "%s: %s, event %d: its step saw %d as the last one, and %d was", agent, aggregate, n, saw, last[aggregate])
-			case epoch < epochs[part]:
-				v.found(&v.Disordered, 1, "%s: %s, event %d: committed under epoch %d of partition %d, after %d had begun", agent, aggregate, n, epoch, part, epochs[part])
-			}
-			last[aggregate] = max(last[aggregate], n)
-			epochs[part] = max(epochs[part], epoch)
+			v.applied[agent]++
+			v.effect(e, all[e.aggregate], epochs)
 		}
 		return rows.Err()
 	})
 	if err != nil {
 		return fmt.Errorf("read effects of %s: %w", agent, err)
 	}
-	for a := range c.Aggregates {
-		for n, count := range times[aggregateName(a)] {
+	for a := range v.accepted {
+		for n, count := range all[aggregateName(a)].times {
 			if n > 0 && count == 0 {
 				v.found(&v.Lost, 1, "%s: %s, event %d: accepted, and has no effect", agent, aggregateName(a), n)
 			}
@@ -153,35 +139,60 @@ func (v *verdict) effects(ctx context.Context, db reader, c Config, agent string
 	return nil
 }
 
-// accounts holds the counters of leases against what the topics hold.
-func (v *verdict) accounts(ctx context.Context, db reader, c Config) error {
-	b, err := os.ReadFile(endsPath(filepath.Join(c.Data, "node")))
-	if err != nil {
-		return fmt.Errorf("read what the topics hold: %w", err)
+// effect is a row that an agent's own SQL wrote.
+type effect struct {
+	agent, aggregate string
+	n, saw           int64 // its number, and the one that its step saw as the last
+	part             int32
+	epoch            int64
+}
+
+// effect judges one effect by those before it. Each is at most one finding.
+func (v *verdict) effect(e effect, h *history, epochs map[int32]int64) {
+	if h == nil || e.n < 1 || e.n >= int64(len(h.times)) {
+		v.found(&v.Unaccounted, 1, "%s: %s has an effect of event %d, which nobody published", e.agent, e.aggregate, e.n)
+		return
 	}
-	var e ends
-	if err := json.Unmarshal(b, &e); err != nil {
-		return fmt.Errorf("read what the topics hold: %w", err)
+	h.times[e.n]++
+	switch {
+	case h.times[e.n] > 1:
+		v.found(&v.Doubled, 1, "%s: %s, event %d: applied %d times", e.agent, e.aggregate, e.n, h.times[e.n])
+	case e.n < h.last:
+		v.found(&v.Disordered, 1, "%s: %s, event %d: applied after %d", e.agent, e.aggregate, e.n, h.last)
+	case e.saw != h.last:
+		v.found(&v.Disordered, 1, "%s: %s, event %d: its step saw %d as the last one, and %d was", e.agent, e.aggregate, e.n, e.saw, h.last)
+	case e.epoch < epochs[e.part]:
+		v.found(&v.Disordered, 1, "%s: %s, event %d: committed under epoch %d of partition %d, after %d had begun",
+			e.agent, e.aggregate, e.n, e.epoch, e.part, epochs[e.part])
 	}
+	h.last = max(h.last, e.n)
+	epochs[e.part] = max(epochs[e.part], e.epoch)
+}
+
+// accounts holds the counters of leases against what the topics hold and what has effects.
+func (v *verdict) accounts(ctx context.Context, db reader, held map[string]holding) error {
 	totals, err := db.Totals(ctx)
 	if err != nil {
-		return err
+		return fmt.Errorf("read counters: %w", err)
 	}
-	counted := map[string]int64{}
-	var dead, waiting int64
+	counted := map[string]ledger.Counters{}
 	for _, l := range totals.Leases {
-		counted[l.Topic] += l.Counters.Delivered()
-		v.Duplicates += l.Counters.Duplicate
-		dead += l.Counters.Dead
-		waiting += l.Counters.Waiting
+		c := counted[l.Topic]
+		c.Add(l.Counters)
+		counted[l.Topic] = c
 	}
-	for topic, held := range e.Topics {
-		if n := held - counted[topic]; n != 0 {
-			v.found(&v.Unaccounted, max(n, -n), "%s holds %d records and %d are counted under an outcome", topic, held, counted[topic])
+	for _, read := range []struct{ topic, agent string }{{topicIn, agentFirst}, {topicOut, agentSecond}} {
+		c, records := counted[read.topic], held[read.topic].records
+		v.Duplicates += c.Duplicate
+		if n := records - c.Delivered(); n != 0 {
+			v.found(&v.Unaccounted, max(n, -n), "%s holds %d records, and %d are counted under an outcome", read.topic, records, c.Delivered())
 		}
-	}
-	if dead+waiting > 0 {
-		v.found(&v.Unaccounted, dead+waiting, "%d records are dead and %d wait, though none should", dead, waiting)
+		if n := c.Applied - v.applied[read.agent]; n != 0 {
+			v.found(&v.Unaccounted, max(n, -n), "%s: %d records are counted as applied, and there are %d effects", read.agent, c.Applied, v.applied[read.agent])
+		}
+		if n := c.Delivered() - c.Applied - c.Duplicate; n != 0 {
+			v.found(&v.Unaccounted, n, "%s: %d records are dead, wait, or were passed over, though none should: %+v", read.agent, n, c)
+		}
 	}
 	return nil
 }
