@@ -12,6 +12,8 @@ BENCH     ?= .
 COUNT     ?= 6
 EVENTS    ?= 100000
 AGGREGATES ?= 1000
+KILLS     ?= 20
+RUNS      ?= 3
 
 # The race detector needs a C compiler. Outside CI tests run without it rather than not at all.
 RACE = $(if $(filter 1,$(shell $(GO) env CGO_ENABLED)),-race)
@@ -20,12 +22,12 @@ RACE = $(if $(filter 1,$(shell $(GO) env CGO_ENABLED)),-race)
 export GOFLAGS := -buildvcs=false $(GOFLAGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-short race-check lint fmt fuzz bench prove cover services services-stop services-status clean
+.PHONY: help build test test-short race-check lint fmt fuzz bench prove prove-full cover services services-stop services-status clean
 
 help: ## say what there is to make
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
-	@echo "  Settings: PKG=$(PKG) TESTFLAGS= FUZZTIME=$(FUZZTIME) BENCH=$(BENCH) COUNT=$(COUNT) EVENTS=$(EVENTS) AGGREGATES=$(AGGREGATES)"
+	@echo "  Settings: PKG=$(PKG) TESTFLAGS= FUZZTIME=$(FUZZTIME) BENCH=$(BENCH) COUNT=$(COUNT) EVENTS=$(EVENTS) AGGREGATES=$(AGGREGATES) KILLS=$(KILLS) RUNS=$(RUNS)"
 	@echo "  SWARMLOG_KAFKA, SWARMLOG_POSTGRES and CHROME name services to use; those not named are got and started."
 
 build: ## build bin/swarmlog, without C
@@ -65,6 +67,11 @@ bench: ## run the benchmarks COUNT times, in the form that benchstat reads
 
 prove: ## check the promises on the embedded broker and ledger: EVENTS over AGGREGATES
 	@$(GO) run ./cmd/swarmlog prove --events $(EVENTS) --aggregates $(AGGREGATES)
+
+prove-full: ## the same in full: RUNS times, with KILLS kills each, a verdict a line
+	@for run in $$(seq $(RUNS)); do \
+	  $(GO) run ./cmd/swarmlog prove --json --events $(EVENTS) --aggregates $(AGGREGATES) --kills $(KILLS) || exit 1; \
+	done
 
 cover: ## run all tests and tell how much of the code they reach
 	@mkdir -p .cache
