@@ -54,10 +54,7 @@ func (p *pair) batches(b *testing.B, n, size int, work func([]broker.Record)) (c
 func (p *pair) hand(b *testing.B, e effect, n, emits, size int) run {
 	db, _, remove := p.openLedger(b)
 	defer remove()
-	must(b, db.Setup(b.Context(), func(ctx context.Context, tx ledger.Tx) error {
-		_, err := tx.Exec(ctx, e.table)
-		return err
-	}))
+	must(b, db.Setup(b.Context(), e.create))
 	h := &handLoop{p: p, ledger: db}
 	for part := range p.in.Partitions {
 		key := ledger.Key{Group: agentName, TopicID: p.in.ID, Partition: part}

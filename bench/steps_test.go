@@ -155,10 +155,7 @@ func (p *pair) engine(b *testing.B, e effect, n, emits int) run {
 	)
 	stop := runEngine(b, engine.Options{Swarm: "bench", Worker: "local-1", Ledger: db, Broker: p.broker, Meter: m}, nil, engine.Agent{
 		Name: agentName, Reads: []string{topicIn}, Emits: []string{topicOut},
-		Setup: func(ctx context.Context, tx ledger.Tx) error {
-			_, err := tx.Exec(ctx, e.table)
-			return err
-		},
+		Setup: e.create,
 		Handle: func(_ context.Context, ev event.Event, s *engine.Step) error {
 			once.Do(func() { c = startClock(b) })
 			s.Tx(e.write(ev))
@@ -175,6 +172,12 @@ func (p *pair) engine(b *testing.B, e effect, n, emits int) run {
 		b.Fatalf("%d steps settled, expected %d", got, n)
 	}
 	return r
+}
+
+// create makes the effect's table.
+func (e effect) create(ctx context.Context, tx ledger.Tx) error {
+	_, err := tx.Exec(ctx, e.table)
+	return err
 }
 
 // write is the effect of an event.
