@@ -1,10 +1,11 @@
 package engine
 
 import (
+	"context"
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"maps"
+	"log/slog"
 	"strings"
 	"time"
 
@@ -112,11 +113,15 @@ func (g *group) park(t *task, s *ledger.Step, r ledger.Result) {
 	p := t.lane.p
 	switch r.Outcome {
 	case ledger.Dead:
+		level := slog.LevelWarn
+		if g.eng.opts.ShowsDead {
+			level = slog.LevelInfo
+		}
 		reason := deadReason(s)
 		if s.Wait != nil && s.Wait.Dead {
 			p.parked[t.lane.key] = s.Wait.Reason
 		}
-		g.log.Warn("record dead-lettered", "at", t.record.Position, "subject", t.event.Subject, "reason", reason, "attempts", t.attempt)
+		g.log.Log(context.Background(), level, "record dead-lettered", "at", t.record.Position, "subject", t.event.Subject, "reason", reason, "attempts", t.attempt)
 		g.notice(NoticeDead, p, t.record.Offset, t.event.Subject, reason)
 	case ledger.Waiting:
 		if _, ok := p.parked[t.lane.key]; !ok {
@@ -197,7 +202,6 @@ func (e *Engine) outgoing(agent string, in event.Event, emits []emission) ([]led
 		if out.Time.IsZero() {
 			out.Time = now
 		}
-		out.Extensions = maps.Clone(out.Extensions) // the handler's event isn't ours to change
 		if trace := in.Extension("traceparent"); trace != "" && out.Extension("traceparent") == "" {
 			out.SetExtension("traceparent", trace)
 		}
