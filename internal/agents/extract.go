@@ -39,7 +39,7 @@ func utf8Text(data []byte) (string, error) {
 			return "", fmt.Errorf("it isn't UTF-8: byte %d is 0x%02x; save it as UTF-8", i, data[i])
 		}
 		if c == 0 {
-			return "", fmt.Errorf("it isn't text: byte %d is NUL", i)
+			return "", fmt.Errorf("%w: byte %d is NUL", errNoText, i)
 		}
 		i += size
 	}
@@ -66,7 +66,7 @@ func utf16Text(data []byte, unit func([]byte) uint16) (string, error) {
 			c, i = pair, i+2
 		}
 		if c == 0 {
-			return "", fmt.Errorf("it isn't text: byte %d is NUL", i+2)
+			return "", fmt.Errorf("%w: byte %d is NUL", errNoText, i+2)
 		}
 		b.WriteRune(c)
 	}
@@ -166,7 +166,10 @@ type paged struct {
 	total int
 }
 
-var errEmpty = errors.New("it's empty: it holds no text")
+var (
+	errEmpty  = errors.New("it's empty: it holds no text")
+	errNoText = errors.New("it isn't text")
+)
 
 // pagesOf cuts a text at its form feeds; without them at about size characters.
 func pagesOf(text string, size int) (paged, error) {

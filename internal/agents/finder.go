@@ -255,7 +255,7 @@ func (f *finder) settle(ctx context.Context, feed feed, c found) (bool, error) {
 	if k.Problem != "" {
 		d := f.document(k)
 		d.Problem = k.Problem
-		e := event.New(DocumentFound, "file-"+pathID(k.Path), d)
+		e := event.New(DocumentFound, filePrefix+pathID(k.Path), d)
 		return true, f.offerChange(ctx, feed, "FileUnreadableEvent", k, &e)
 	}
 	return true, f.offerDocument(ctx, feed, k)
@@ -360,7 +360,7 @@ func (f *finder) announce(ctx context.Context, feed feed, k file) error {
 func (f *finder) offerChange(ctx context.Context, feed feed, typ string, k file, emit *event.Event) error {
 	d := f.document(k)
 	for {
-		e := event.New(typ, "file-"+pathID(k.Path), d)
+		e := event.New(typ, filePrefix+pathID(k.Path), d)
 		e.ID, e.Source = "file:"+pathID(k.Path)+"#"+strconv.FormatInt(k.Version, 10), source
 		outcome, err := feed.Offer(ctx, e, func(_ context.Context, _ event.Event, s stepper) error {
 			if emit != nil {

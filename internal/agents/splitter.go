@@ -144,7 +144,22 @@ func (s *splitter) readFile(ctx context.Context, d Document, path string) (paged
 	case errors.As(err, new(*fs.PathError)):
 		return p, fmt.Errorf("%s: %w", d.Path, err)
 	}
-	return p, fault.Permanentf("%s: %w", d.Path, err)
+	return p, fault.Permanentf("%s: %w%s", d.Path, err, advice(err))
+}
+
+// advice is what to do about a document that can't be read, where its error doesn't say that itself.
+func advice(err error) string {
+	switch {
+	case errors.Is(err, errEmpty):
+		return "; remove it, or, if it's a scan, have its text recognised first"
+	case errors.Is(err, errBroken):
+		return "; open it in a PDF viewer and save it anew, or remove it"
+	case errors.Is(err, errNoText):
+		return "; remove it, or give it the extension that it should have"
+	case errors.Is(err, errSlow) || errors.Is(err, errMuch):
+		return "; split it into smaller ones"
+	}
+	return ""
 }
 
 func (s *splitter) readText(ctx context.Context, d Document, in *os.File, info fs.FileInfo) (paged, error) {

@@ -29,6 +29,7 @@ CREATE TABLE IF NOT EXISTS doc_file (
 	gone     INTEGER NOT NULL
 );
 CREATE INDEX IF NOT EXISTS doc_file_document ON doc_file (document, gone);
+CREATE INDEX IF NOT EXISTS doc_file_problem ON doc_file (path) WHERE problem <> '';
 CREATE TABLE IF NOT EXISTS doc_document (
 	document   TEXT PRIMARY KEY,
 	media_type TEXT NOT NULL,
@@ -152,6 +153,24 @@ func (s sqliteStore) paths(ctx context.Context, document string) ([]string, erro
 		return err
 	}, `SELECT path FROM doc_file WHERE document = $1 AND gone = 0 ORDER BY path LIMIT 100`, document)
 	return paths, err
+}
+
+func (s sqliteStore) holders(ctx context.Context, document string, yield func(file)) error {
+	return s.each(ctx, func(scan func(...any) error) error {
+		var f file
+		err := scan(&f.Path, &f.Name)
+		yield(f)
+		return err
+	}, `SELECT path, name FROM doc_file WHERE document = $1 AND gone = 0 ORDER BY path LIMIT 100`, document)
+}
+
+func (s sqliteStore) problems(ctx context.Context, yield func(file)) error {
+	return s.each(ctx, func(scan func(...any) error) error {
+		var f file
+		err := scan(&f.Path, &f.Name, &f.Problem)
+		yield(f)
+		return err
+	}, `SELECT path, name, problem FROM doc_file WHERE problem <> '' AND gone = 0 ORDER BY path`)
 }
 
 func (s sqliteStore) applyText(ctx context.Context, p Page) error {

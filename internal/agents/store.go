@@ -40,6 +40,9 @@ type store interface {
 	setPages(ctx context.Context, document string, pages int) error
 	// paths are the files that hold a document now.
 	paths(ctx context.Context, document string) ([]string, error)
+	// holders yields the paths and names of those files, problems those of files that can't be read, with why.
+	holders(ctx context.Context, document string, yield func(file)) error
+	problems(ctx context.Context, yield func(file)) error
 
 	applyText(ctx context.Context, p Page) error
 	applyNotes(ctx context.Context, n Notes) error

@@ -122,7 +122,7 @@ func (w *walk) entry(root, path string, e fs.DirEntry) {
 	problem := ""
 	switch {
 	case info.Size() == 0:
-		problem = "the file is empty"
+		problem = "the file is empty; fill it, or remove it"
 	case info.Size() > w.maxDocument:
 		problem = fmt.Sprintf("the file has %s, and max_document is %s; raise it in swarm.yaml, or split the file",
 			config.FormatSize(info.Size()), config.FormatSize(w.maxDocument))
@@ -155,7 +155,7 @@ func (w *walk) link(path, name string, self fs.FileInfo) fs.FileInfo {
 	real, err := filepath.EvalSymlinks(filepath.Dir(path))
 	switch {
 	case err == nil && lies(target, real):
-		w.add(path, name, self, "the link leads back to a folder that it's in, which makes a loop; it isn't followed")
+		w.add(path, name, self, "the link leads back to a folder that it's in, which makes a loop; it isn't followed, so remove it")
 	case w.inside(target):
 		w.links++ // what it leads to is read where it is
 	default:

@@ -53,6 +53,8 @@ type Config struct {
 	// Kinds says what each agent is ("built-in reader"), ModelLine which model is used.
 	Kinds     map[string]string
 	ModelLine string
+	// ShowsDead says that whoever starts the run shows its dead letters, so the log need not warn of them.
+	ShowsDead bool
 
 	Workers   int           // engines in this process; default 1
 	LeaseTime time.Duration // default: the engine's
@@ -245,7 +247,7 @@ func (a *App) runEngines(ctx context.Context) error {
 			l = a.config.Wrap(worker, l)
 		}
 		e, err := engine.New(engine.Options{Swarm: a.config.Name, Worker: worker, Ledger: l, Broker: a.broker, Inferrer: a.answers,
-			Logger: a.log.With("worker", worker), Meter: a.metrics, Notify: a.noticed, LeaseTime: a.config.LeaseTime, Drain: a.config.Drain},
+			Logger: a.log.With("worker", worker), Meter: a.metrics, Notify: a.noticed, ShowsDead: a.config.ShowsDead, LeaseTime: a.config.LeaseTime, Drain: a.config.Drain},
 			a.config.Agents, a.config.Sources)
 		if err != nil {
 			stop()

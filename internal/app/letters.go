@@ -14,6 +14,7 @@ import (
 	"github.com/swarmlog/swarmlog/internal/engine"
 	"github.com/swarmlog/swarmlog/internal/telemetry/recent"
 	"github.com/swarmlog/swarmlog/internal/telemetry/status"
+	"github.com/swarmlog/swarmlog/ledger"
 )
 
 // lettersLimit bounds how many dead letters are held for people; the topics hold all.
@@ -25,7 +26,7 @@ type letters struct {
 	mu    sync.Mutex
 	known map[letterID]bool
 	all   []status.DeadLetter // oldest first
-	total int
+	total int64
 }
 
 type letterID struct {
@@ -53,20 +54,33 @@ func (l *letters) add(d status.DeadLetter) {
 	l.all = append(l.all, d)
 }
 
-// newest are the last n, the newest first.
-func (l *letters) newest(n int) []status.DeadLetter {
+// newest are the last n, the newest first, and how many there have been.
+func (l *letters) newest(n int) ([]status.DeadLetter, int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	last := slices.Clone(l.all[max(0, len(l.all)-n):])
 	slices.Reverse(last)
-	return last
+	return last, l.total
 }
 
-// Dead are the dead letters of this run and of earlier ones on the same data, oldest first.
-func (a *App) Dead() []status.DeadLetter {
+// Dead are the dead letters of this run and of earlier ones on the same data, oldest first, as people know what they
+// are about.
+func (a *App) Dead(ctx context.Context) (dead []status.DeadLetter, err error) {
 	a.letters.mu.Lock()
-	defer a.letters.mu.Unlock()
-	return slices.Clone(a.letters.all)
+	all := slices.Clone(a.letters.all)
+	a.letters.mu.Unlock()
+	err = a.ledger.Read(ctx, func(ctx context.Context, tx ledger.Tx) error {
+		dead, err = a.named(ctx, tx, all)
+		return err
+	})
+	return dead, err
+}
+
+func (a *App) named(ctx context.Context, tx ledger.Tx, dead []status.DeadLetter) ([]status.DeadLetter, error) {
+	if a.config.Index.Dead == nil || len(dead) == 0 {
+		return dead, nil
+	}
+	return a.config.Index.Dead(ctx, tx, dead)
 }
 
 // loadLetters reads the dead-letter topics.

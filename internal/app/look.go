@@ -24,6 +24,8 @@ type Index struct {
 	Count  func(ctx context.Context, tx ledger.Tx) (documents, pages int64, err error)
 	Search func(ctx context.Context, l Readable, words string, limit int) ([]httpapi.Hit, error)
 	Pages  func(ctx context.Context, tx ledger.Tx, yield func(httpapi.Page) error) error
+	// Dead names dead letters for people, and leaves out those that nobody needs to act on any more.
+	Dead func(ctx context.Context, tx ledger.Tx, letters []status.DeadLetter) ([]status.DeadLetter, error)
 	// Notes tells of things that are no dead letters and that a person should know still.
 	Notes func() []string
 }
@@ -66,7 +68,7 @@ func (a *App) Look(ctx context.Context) (status.Status, error) { return a.look(c
 func (a *App) look(ctx context.Context) (status.Status, error) {
 	now := time.Now()
 	s := status.Status{Swarm: a.config.Name, State: a.state.Load().(status.State), Started: a.started, Time: now,
-		Model: a.config.ModelLine, DeadLetters: a.letters.newest(status.MaxDeadLetters)}
+		Model: a.config.ModelLine}
 	if a.ledger == nil || len(a.engines) == 0 {
 		return s, nil
 	}
@@ -75,7 +77,7 @@ func (a *App) look(ctx context.Context) (status.Status, error) {
 		return s, err
 	}
 	s.Documents, s.Pages = totals.documents, totals.pages
-	s.Inference = totals.Inference
+	s.Inference, s.DeadLetters = totals.Inference, totals.dead
 	counters := map[string]ledger.Counters{}
 	for _, l := range totals.Leases {
 		c := counters[l.Group]
@@ -221,11 +223,12 @@ func (a *App) warnings() []string {
 	return warnings
 }
 
-// taken is what was last read from the ledger for a look, and at which commit.
+// taken is what was last read from the ledger for a look, and at which commit and dead letter.
 type taken struct {
 	ledger.Totals
 	documents, pages int64
-	at               int64
+	dead             []status.DeadLetter // the newest first
+	at, letters      int64
 	known            bool
 }
 
@@ -239,10 +242,11 @@ func (a *App) remembered(ctx context.Context) (taken, error) {
 	a.mu.Lock()
 	last := a.taken
 	a.mu.Unlock()
-	if last.known && last.at == commits {
+	dead, letters := a.letters.newest(status.MaxDeadLetters)
+	if last.known && last.at == commits && last.letters == letters {
 		return last, nil
 	}
-	t := taken{at: commits, known: true}
+	t := taken{at: commits, letters: letters, known: true}
 	var err error
 	if t.Totals, err = a.ledger.Totals(ctx); err != nil {
 		return t, err
@@ -253,7 +257,8 @@ func (a *App) remembered(ctx context.Context) (taken, error) {
 				return err
 			}
 		}
-		return nil
+		t.dead, err = a.named(ctx, tx, dead)
+		return err
 	})
 	if err != nil {
 		return t, err

@@ -15,6 +15,7 @@ import (
 	"github.com/swarmlog/swarmlog/internal/engine"
 	"github.com/swarmlog/swarmlog/internal/httpapi"
 	"github.com/swarmlog/swarmlog/internal/inference"
+	"github.com/swarmlog/swarmlog/internal/telemetry/status"
 	"github.com/swarmlog/swarmlog/ledger"
 )
 
@@ -37,7 +38,7 @@ type declared struct {
 func FromSwarm(s *config.Swarm, data string, log *slog.Logger) (Config, error) {
 	d := &declared{swarm: s, log: log, scans: map[string]agents.Scan{}}
 	c := Config{Name: s.Name, Data: data, Logger: log, Opened: d.opened, Closed: d.closed, Kinds: map[string]string{},
-		ModelLine: modelLine(s), Index: Index{Count: count, Search: d.search, Pages: pages, Notes: d.notes}}
+		ModelLine: modelLine(s), Index: Index{Count: count, Search: d.search, Pages: pages, Dead: d.dead, Notes: d.notes}}
 	for _, t := range s.Topics {
 		c.Topics = append(c.Topics, broker.TopicSpec{Name: t.Name, Partitions: t.Partitions, Replicas: t.Replicas, Config: t.Config})
 	}
@@ -107,6 +108,40 @@ func (d *declared) notes() []string {
 		}
 	}
 	return notes
+}
+
+// dead names the files that dead letters are about; with several inputs by their paths, since names may repeat.
+func (d *declared) dead(ctx context.Context, tx ledger.Tx, letters []status.DeadLetter) ([]status.DeadLetter, error) {
+	ask := make([]agents.Letter, len(letters))
+	for i, l := range letters {
+		ask[i] = agents.Letter{Subject: l.Subject, Reason: l.Reason}
+	}
+	about, err := agents.Letters(ctx, tx, ask)
+	if err != nil {
+		return nil, err
+	}
+	inputs := 0
+	for _, a := range d.swarm.Agents {
+		inputs += len(a.Input)
+	}
+	named := make([]status.DeadLetter, 0, len(letters))
+	for i, l := range letters {
+		if about[i] == nil {
+			named = append(named, l)
+		}
+		for _, f := range about[i] {
+			one := l
+			one.Subject, one.Reason = f.Name, strings.TrimPrefix(l.Reason, f.Path+": ")
+			if inputs > 1 {
+				one.Subject = f.Path
+			}
+			if f.Page > 0 {
+				one.Subject += fmt.Sprintf(", page %d", f.Page)
+			}
+			named = append(named, one)
+		}
+	}
+	return named, nil
 }
 
 func modelLine(s *config.Swarm) string {

@@ -92,7 +92,7 @@ func (u *upRun) run(ctx context.Context, swarm *config.Swarm) error {
 	if err != nil {
 		return err
 	}
-	cfg.BrokerListen = u.BrokerListen
+	cfg.BrokerListen, cfg.ShowsDead = u.BrokerListen, true
 	if u.app, err = u.start(ctx, cfg); err != nil {
 		if errors.Is(err, context.Canceled) {
 			return nil
@@ -202,9 +202,11 @@ func (u *upRun) summarize(ctx context.Context, stays bool) error {
 
 // lastLook is what was done until now.
 func (u *upRun) lastLook(ctx context.Context) (progress.Summary, error) {
-	s, err := u.app.Look(context.WithoutCancel(ctx))
+	ctx = context.WithoutCancel(ctx)
+	s, err := u.app.Look(ctx)
+	dead, deadErr := u.app.Dead(ctx)
 	return progress.Summary{Documents: s.Documents, Pages: s.Pages, Records: s.Records, Inference: s.Inference, Warnings: s.Warnings,
-		Dead: u.app.Dead(), Elapsed: time.Since(u.started)}, err
+		Dead: dead, Elapsed: time.Since(u.started)}, errors.Join(err, deadErr)
 }
 
 func (u *upRun) places(_ context.Context, stays bool) progress.Places {

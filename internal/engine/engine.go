@@ -25,8 +25,10 @@ type Options struct {
 	Inferrer Inferrer
 	Logger   *slog.Logger
 	Meter    Meter
-	Notify   func(Notice)   // what happened, for people; must not block
-	Rand     func() float64 // jitter, in [0, 1)
+	Notify   func(Notice) // what happened, for people; must not block
+	// ShowsDead says that Notify shows people every dead letter, so the log need not warn of them.
+	ShowsDead bool
+	Rand      func() float64 // jitter, in [0, 1)
 
 	LeaseTime time.Duration // default 15 s
 	Drain     time.Duration // how long Stop lets running steps go on; default 10 s
