@@ -144,9 +144,7 @@ func (g *group) run(ctx context.Context) {
 			continue
 		}
 		failures = 0
-		for _, f := range fetches {
-			g.admit(ctx, f, births)
-		}
+		g.admit(ctx, fetches, births)
 	}
 }
 
@@ -176,10 +174,46 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// admit queues what one fetch brought of one partition. births is the group's count from before the fetch was asked
-// for: a partition that was taken since may get records here that were read for its earlier life, further on in the
-// log, and taking those for the next ones would pass over what lies between. So it's read again from its own place.
-func (g *group) admit(ctx context.Context, f broker.Fetch, births int64) {
+// askedAtOnce is how many records, about, one look at what was seen covers: few enough that handlers of a large fetch
+// begin while the rest of it is looked up.
+const askedAtOnce = 512
+
+// arrival is what a fetch brought of one partition.
+type arrival struct {
+	p     *partition
+	end   int64
+	tasks []*task
+}
+
+// admit queues what a poll brought. Its fetches share looks at what was seen, each of which is a transaction, and
+// dispatches, each of which may wake a thread: at low rates those would be most of a record's way to its handler.
+func (g *group) admit(ctx context.Context, fetches []broker.Fetch, births int64) {
+	var arrivals []arrival
+	var tasks []*task
+	queue := func() {
+		g.askSeen(ctx, tasks)
+		g.queue(arrivals)
+		arrivals, tasks = arrivals[:0], tasks[:0]
+	}
+	for _, f := range fetches {
+		a, ok := g.arrive(ctx, f, births)
+		if !ok {
+			continue
+		}
+		arrivals, tasks = append(arrivals, a), append(tasks, a.tasks...)
+		if len(tasks) >= askedAtOnce {
+			queue()
+		}
+	}
+	if len(arrivals) > 0 {
+		queue()
+	}
+}
+
+// arrive decodes what a fetch brought, if it's to be worked on. births is the group's count from before the fetch was
+// asked for: a partition that was taken since may get records here that were read for its earlier life, further on in
+// the log, and taking those for the next ones would pass over what lies between. So it's read again from its own place.
+func (g *group) arrive(ctx context.Context, f broker.Fetch, births int64) (a arrival, ok bool) {
 	g.mu.Lock()
 	p := g.parts[partID{f.Topic, f.Partition}]
 	if p != nil && p.born > births {
@@ -189,29 +223,36 @@ func (g *group) admit(ctx context.Context, f broker.Fetch, births int64) {
 	}
 	g.mu.Unlock()
 	if p == nil || p.ctx.Err() != nil || (f.Err == nil && f.TopicID != p.fence.TopicID) {
-		return
+		return arrival{}, false
 	}
 	if f.Err != nil {
 		g.unreadable(ctx, p, f.Err)
-		return
+		return arrival{}, false
 	}
-	tasks := make([]*task, 0, len(f.Records))
+	a = arrival{p, f.End, make([]*task, len(f.Records))}
 	for i := range f.Records {
-		tasks = append(tasks, g.open(f.Records[i]))
+		a.tasks[i] = g.open(f.Records[i])
 	}
-	g.askSeen(ctx, p, tasks)
+	return a, true
+}
+
+// queue puts what arrived into lanes, and starts what the limits allow.
+func (g *group) queue(arrivals []arrival) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if p.leaving || g.closed || g.parts[p.id] != p {
-		return
-	}
-	p.end = max(p.end, f.End)
-	for _, t := range tasks {
-		g.enqueue(p, t)
-	}
-	if !p.held && (p.pending >= partitionHigh || p.bytes > g.spec.Limits.Bytes/4) {
-		p.held = true
-		g.reader.Pause(p.id.topic, p.id.partition)
+	for _, a := range arrivals {
+		p := a.p
+		if p.leaving || g.closed || g.parts[p.id] != p {
+			continue
+		}
+		p.end = max(p.end, a.end)
+		for _, t := range a.tasks {
+			g.enqueue(p, t)
+		}
+		if !p.held && (p.pending >= partitionHigh || p.bytes > g.spec.Limits.Bytes/4) {
+			p.held = true
+			g.reader.Pause(p.id.topic, p.id.partition)
+		}
 	}
 	g.dispatch()
 }
@@ -233,11 +274,12 @@ func (g *group) open(r broker.Record) *task {
 
 // askSeen marks the tasks whose events were applied before, so that no work is done for them. That it can't be
 // asked is no reason to wait: the commit asks again.
-func (g *group) askSeen(ctx context.Context, p *partition, tasks []*task) {
-	var ids []ledger.Identity
-	var asked []*task
+func (g *group) askSeen(ctx context.Context, tasks []*task) {
+	ids := make([]ledger.Identity, 0, len(tasks))
+	asked := make([]*task, 0, len(tasks))
 	for _, t := range tasks {
-		if t.broken == nil && !t.event.Positional {
+		_, inSequence := t.event.Sequence() // which tells copies, at the commit
+		if t.broken == nil && !t.event.Positional && !inSequence {
 			ids = append(ids, ledger.Identity{Source: t.event.Source, ID: t.event.ID})
 			asked = append(asked, t)
 		}

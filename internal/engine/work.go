@@ -69,7 +69,7 @@ func (g *group) attempt(t *task) (*ledger.Step, error) {
 		return nil, fault.As(fault.Permanent, t.broken)
 	}
 	if t.again && t.seen == nil {
-		g.askSeen(p.ctx, p, []*task{t})
+		g.askSeen(p.ctx, []*task{t})
 	}
 	if t.seen != nil {
 		if digest := t.event.Digest(); digest != *t.seen {
