@@ -78,7 +78,6 @@ func (c *committer) run(ctx context.Context) {
 		c.commit(ctx, fs, rows)
 		c.mu.Lock()
 		c.busy = false
-		c.count++
 		c.releaseQuiet()
 		c.mu.Unlock()
 	}
@@ -135,6 +134,9 @@ func (c *committer) commit(ctx context.Context, fs []finish, rows []ledger.Publi
 	if !ok {
 		return
 	}
+	c.mu.Lock()
+	c.count++ // before anyone can act on it: who sees what a commit brought about sees that there was one
+	c.mu.Unlock()
 	c.meter.Committed(len(fs), time.Since(start))
 	settle(fs, results)
 }
