@@ -86,6 +86,7 @@ type App struct {
 	httpAddr string
 	state    atomic.Value // status.State
 	closers  []closer     // in the order of starting
+	drain    func()       // ends the engines; nil: there are none yet
 	done     chan struct{}
 	stopOnce sync.Once
 	stopErr  error
@@ -266,11 +267,8 @@ func (a *App) runEngines(ctx context.Context) error {
 		})
 	}
 	go func() { running.Wait(); close(a.done) }()
-	a.onClose("engine", func(ctx context.Context) error {
-		stop()
-		running.Wait()
-		return nil
-	})
+	a.drain = func() { stop(); running.Wait() }
+	a.onClose("engine", func(context.Context) error { a.drain(); return nil })
 	return nil
 }
 
@@ -297,6 +295,14 @@ func (a *App) serve(ctx context.Context) error {
 
 // Done is closed when the engines have ended, by Stop or since they can't go on.
 func (a *App) Done() <-chan struct{} { return a.done }
+
+// Drain lets running steps end and begins no others; what was done can be looked at until Stop.
+func (a *App) Drain() {
+	a.state.Store(status.Draining)
+	if a.drain != nil {
+		a.drain()
+	}
+}
 
 // Stop drains and ends everything; later calls return what the first one did.
 func (a *App) Stop(ctx context.Context) error {

@@ -97,6 +97,39 @@ func (a *App) Idle(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
+// Left is how many records there are that an agent reads and hasn't finished, those in outboxes included.
+func (a *App) Left(ctx context.Context) (left int64, err error) {
+	totals, err := a.ledger.Totals(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("count records that are left: %w", err)
+	}
+	leases := map[ledger.Key]ledger.Lease{}
+	for _, l := range totals.Leases {
+		leases[l.Key] = l
+	}
+	left = totals.Outbox
+	for _, g := range a.config.Agents {
+		for _, name := range g.Reads {
+			topics, err := a.broker.Topics(ctx, name)
+			if err != nil {
+				return 0, fmt.Errorf("count records that are left: %w", err)
+			}
+			ranges, err := a.broker.Offsets(ctx, name)
+			if err != nil {
+				return 0, fmt.Errorf("count records that are left: %w", err)
+			}
+			for p, r := range ranges {
+				l := leases[ledger.Key{Group: g.Name, TopicID: topics[0].ID, Partition: int32(p)}]
+				left += max(0, r.End-max(r.Start, l.Next))
+				for _, s := range l.Finished {
+					left -= s.To - s.From + 1
+				}
+			}
+		}
+	}
+	return left, nil
+}
+
 // Read runs f in a read-only transaction.
 func (a *App) Read(ctx context.Context, f func(context.Context, ledger.Tx) error) error {
 	return a.ledger.Read(ctx, f)
