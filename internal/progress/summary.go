@@ -47,7 +47,8 @@ type Places struct {
 	Page   string // address of the live page
 	Broker string // address for Kafka clients
 	Data   string // the data folder
-	Left   int64  // records that are not settled since the run was stopped
+	Cut    bool   // the run was stopped before all was done
+	Left   int64  // records that are not settled since then; 0 where that isn't known
 	Stays  bool   // the run goes on for new files
 }
 
@@ -76,13 +77,16 @@ func (d *Display) summary(s Summary, p Places) string {
 	}
 	var b strings.Builder
 	word := "Done"
-	if p.Left > 0 {
+	if p.Cut || p.Left > 0 {
 		word = "Stopped"
 	}
 	fmt.Fprintf(&b, "\n%s %s and %s in %s\n", d.paint(part{word + ":", bold}), counted(s.Documents, "document", "documents"),
 		counted(s.Pages, "page", "pages"), span(s.Elapsed))
-	if p.Left > 0 {
+	switch {
+	case p.Left > 0:
 		fmt.Fprintf(&b, "%s left; start it again with the same data folder and it goes on there.\n", counted(p.Left, "record is", "records are"))
+	case p.Cut:
+		b.WriteString("Not all was done; start it again with the same data folder and it goes on there.\n")
 	}
 	b.WriteByte('\n')
 	for _, row := range [][2]string{{"records", outcomes(s.Records)}, {"models", models(s.Inference)}, {"", Printable(p.Model)}} {
