@@ -28,6 +28,14 @@ type checkProblem struct {
 	Instead string `json:"instead"`
 }
 
+func asProblems(all config.Problems) []checkProblem {
+	problems := make([]checkProblem, len(all))
+	for i, p := range all {
+		problems[i] = checkProblem{p.File, p.Line, p.Col, p.Found, p.Instead}
+	}
+	return problems
+}
+
 // Run checks a swarm.yaml and does nothing else.
 func (c *checkCommand) Run(s *streams) error {
 	swarm, err := config.Load(c.File)
@@ -36,11 +44,9 @@ func (c *checkCommand) Run(s *streams) error {
 		return usage(err)
 	}
 	if c.JSON {
-		report := checkReport{File: c.File, OK: err == nil, Problems: []checkProblem{}}
-		for _, p := range problems {
-			report.Problems = append(report.Problems, checkProblem{p.File, p.Line, p.Col, p.Found, p.Instead})
-		}
-		if werr := json.NewEncoder(s.out).Encode(report); werr != nil {
+		lines := json.NewEncoder(s.out)
+		lines.SetEscapeHTML(false)
+		if werr := lines.Encode(checkReport{File: c.File, OK: err == nil, Problems: asProblems(problems)}); werr != nil {
 			return werr
 		}
 		if err != nil {

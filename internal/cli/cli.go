@@ -5,27 +5,19 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 
 	"github.com/alecthomas/kong"
 
 	"github.com/swarmlog/swarmlog/internal/app"
-	"github.com/swarmlog/swarmlog/internal/config"
-	"github.com/swarmlog/swarmlog/ledger"
-)
-
-// Exit codes; docs/cli.md describes them.
-const (
-	exitOK     = 0
-	exitFailed = 1 // it was tried and failed, or a verdict isn't clean
-	exitUsage  = 2 // the command line or a file given to it is wrong; nothing was done
-	exitInUse  = 3 // another process has what this one needs
 )
 
 // command is the whole command line.
@@ -46,17 +38,6 @@ type streams struct {
 	out, err io.Writer
 }
 
-// coded is an error with an exit code of its own.
-type coded struct {
-	error
-	code int
-}
-
-func (c coded) Unwrap() error { return c.error }
-
-// usage marks an error as one of the command line or of a file given to it.
-func usage(err error) error { return coded{err, exitUsage} }
-
 // Main parses, runs and returns the exit code.
 func Main(args []string, in io.Reader, out, errOut io.Writer) int {
 	var c command
@@ -64,10 +45,10 @@ func Main(args []string, in io.Reader, out, errOut io.Writer) int {
 	parser, err := kong.New(&c, kong.Name("swarmlog"),
 		kong.Description("Swarmlog runs swarms of agents on a log: nothing accepted is lost, nothing happens twice, order holds within each aggregate.\n\n"+
 			"Start with: swarmlog up examples/papers"),
-		kong.Writers(out, errOut), kong.Exit(func(code int) { exited = code }), kong.UsageOnError(),
+		kong.Writers(out, errOut), kong.Exit(func(code int) { exited = code }),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, Summary: true, WrapUpperBound: 100}))
 	if err != nil {
-		fmt.Fprintf(errOut, "swarmlog: %v\n", err)
+		say(errOut, false, err)
 		return exitFailed
 	}
 	if len(args) == 0 {
@@ -78,55 +59,57 @@ func Main(args []string, in io.Reader, out, errOut io.Writer) int {
 		return exited
 	}
 	if err != nil {
-		fmt.Fprintf(errOut, "swarmlog: %v\nSee: swarmlog %s--help\n", err, known(args))
+		say(errOut, slices.Contains(args, "--json"), misused(args, err))
 		return exitUsage
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	run.BindTo(ctx, (*context.Context)(nil))
 	run.Bind(&streams{in, out, errOut})
-	err = run.Run()
-	if err != nil && !errors.Is(err, errSaid) {
-		fmt.Fprintf(errOut, "swarmlog: %v\n", err)
+	if err := run.Run(); err != nil {
+		say(errOut, wantsJSON(run), err)
+		return kindOf(err).exit
 	}
-	return code(err)
+	return exitOK
 }
 
-// errNotClean is wrapped where a verdict isn't clean.
-var errNotClean = errors.New("the verdict isn't clean")
-
-// errSaid is returned where all that is to be said has been printed.
-var errSaid = errors.New("said already")
-
-func code(err error) int {
-	var c coded
-	var problems config.Problems
-	switch {
-	case err == nil:
-		return exitOK
-	case errors.As(err, &c):
-		return c.code
-	case errors.As(err, &problems):
-		return exitUsage
-	case errors.Is(err, ledger.ErrInUse):
-		return exitInUse
-	default:
-		return exitFailed
+// wantsJSON tells whether the command that runs was given --json.
+func wantsJSON(run *kong.Context) bool {
+	for _, flag := range run.Flags() {
+		if on, ok := run.FlagValue(flag).(bool); ok && flag.Name == "json" {
+			return on
+		}
 	}
+	return false
 }
 
-// known is the command that was meant, with a space, if it can be told.
-func known(args []string) string {
-	if len(args) > 0 && !strings.HasPrefix(args[0], "-") && strings.Contains(" up search pages check prove version ", " "+args[0]+" ") {
-		return args[0] + " "
+// misused says what is wrong with a command line, in our words where the parser's are terse, and where help is.
+func misused(args []string, err error) error {
+	meant := ""
+	var parse *kong.ParseError
+	if errors.As(err, &parse) && parse.Context.Selected() != nil {
+		meant = parse.Context.Selected().Name + " "
 	}
-	return ""
+	text := err.Error()
+	if missing, ok := strings.CutPrefix(text, "expected "); ok && meant != "" {
+		text = "argument missing: " + strings.Trim(missing, `"`)
+	} else if meant == "" && !strings.HasPrefix(args[0], "-") {
+		text = strings.Replace(text, "unexpected argument", "unknown command", 1)
+	}
+	return usage(fmt.Errorf("%s\nSee: swarmlog %s--help", text, meant))
 }
 
-type versionCommand struct{}
+type versionCommand struct {
+	JSON bool `name:"json" help:"Print one JSON object: {\"version\"}."`
+}
 
 // Run prints the version.
-func (versionCommand) Run(s *streams) error {
+func (c *versionCommand) Run(s *streams) error {
+	if c.JSON {
+		return json.NewEncoder(s.out).Encode(struct {
+			Version string `json:"version"`
+		}{app.Version()})
+	}
 	_, err := fmt.Fprintln(s.out, "swarmlog", app.Version())
 	return err
 }

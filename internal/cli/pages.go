@@ -22,7 +22,7 @@ type pagesCommand struct {
 func (c *pagesCommand) Run(ctx context.Context, s *streams) (err error) {
 	data, err := app.OpenData(c.Data)
 	if err != nil {
-		return fmt.Errorf("pages: %w", err)
+		return fmt.Errorf("pages: %w", opened(err))
 	}
 	defer func() { err = errors.Join(err, data.Close()) }()
 	out := bufio.NewWriter(s.out)

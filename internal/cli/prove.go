@@ -17,7 +17,7 @@ type proveCommand struct {
 	Producers  int           `default:"4" help:"Producers that publish at the same time."`
 	Workers    int           `default:"2" help:"Workers in the process that is killed; with two or more, their leases run out under them too."`
 	Kills      int           `default:"5" help:"How often that process is killed (SIGKILL) and started again."`
-	Duration   time.Duration `default:"0s" help:"Spread publishing over this time; 0: as fast as it goes."`
+	Duration   time.Duration `default:"0s" help:"Spread publishing over this time; 0: over the time that the kills take, so that each hits work."`
 	Data       string        `help:"Folder for the proof's log and ledger, new or empty. Default: a temporary one, which is kept if the verdict isn't clean."`
 	Seed       uint64        `help:"Seed of kills and failures. Default: drawn, and printed."`
 	JSON       bool          `name:"json" help:"Print the verdict as one JSON object."`
@@ -58,8 +58,9 @@ func (c *proveCommand) Run(ctx context.Context, s *streams) error {
 }
 
 func printVerdict(s *streams, v prove.Verdict) {
-	fmt.Fprintf(s.out, "%d events over %d aggregates, %d effects, %d copies recognised, %d kills, %.1f s, seed %d\n",
-		v.Events, v.Aggregates, v.Effects, v.Duplicates, v.Kills, v.Elapsed, v.Seed)
+	fmt.Fprintf(s.out, "%d events over %d aggregates, %d effects, %d copies recognised, %.1f s, seed %d\n",
+		v.Events, v.Aggregates, v.Effects, v.Duplicates, v.Elapsed, v.Seed)
+	fmt.Fprintf(s.out, "killed %d times; leases let run out %d times, and %d steps refused for it\n", v.Kills, v.Frosts, v.Fenced)
 	fmt.Fprintf(s.out, "lost %d, doubled %d, disordered %d, unaccounted %d\n", v.Lost, v.Doubled, v.Disordered, v.Unaccounted)
 	for _, e := range v.Examples {
 		fmt.Fprintf(s.out, "  %s\n", e)

@@ -30,7 +30,7 @@ func (c *searchCommand) Run(ctx context.Context, s *streams) (err error) {
 	}
 	data, err := app.OpenData(c.Data)
 	if err != nil {
-		return fmt.Errorf("search: %w", err)
+		return fmt.Errorf("search: %w", opened(err))
 	}
 	defer func() { err = errors.Join(err, data.Close()) }()
 	hits, err := data.Search(ctx, words, c.Limit)

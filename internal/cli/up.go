@@ -50,13 +50,24 @@ func (c *upCommand) Run(ctx context.Context, s *streams) error {
 			return usage(err)
 		}
 	}
-	if c.Listen != "" {
-		if err := httpapi.CheckListen(c.Listen); err != nil {
-			return usage(err)
-		}
+	if err := c.checkListen(); err != nil {
+		return usage(err)
 	}
 	run := &upRun{upCommand: c, streams: s, started: time.Now()}
 	return run.run(ctx, swarm)
+}
+
+// checkListen refuses addresses that others could reach.
+func (c *upCommand) checkListen() error {
+	if c.Listen != "" {
+		if err := httpapi.CheckListen(c.Listen); err != nil {
+			return fmt.Errorf("--listen: %w", err)
+		}
+	}
+	if err := httpapi.CheckListen(c.BrokerListen); err != nil {
+		return fmt.Errorf("--broker-listen: %w", err)
+	}
+	return nil
 }
 
 // checkInput refuses folders that aren't there: a typing error shouldn't look like an empty folder.
@@ -80,6 +91,7 @@ type upRun struct {
 	started time.Time
 	app     *app.App
 	display *progress.Display
+	told    *progress.Summary // the last that was printed; nil: none
 }
 
 func (u *upRun) run(ctx context.Context, swarm *config.Swarm) error {
@@ -151,7 +163,7 @@ func (u *upRun) follow(ctx context.Context) error {
 	idle, err := u.awaitIdle(ctx)
 	if err == nil && idle && !u.ExitWhenIdle {
 		if !u.JSON {
-			err = u.summarize(ctx, true)
+			err = u.summarize(ctx)
 		}
 		if err == nil {
 			select {
@@ -162,17 +174,41 @@ func (u *upRun) follow(ctx context.Context) error {
 	}
 	// A second interrupt ends the process at once: the first has been heard.
 	signal.Reset(os.Interrupt)
-	last, lastErr := u.lastLook(ctx)
+	last, places, lastErr := u.drain(context.WithoutCancel(ctx))
 	stopErr := u.app.Stop(context.WithoutCancel(ctx))
 	hide()
 	shown.Wait()
 	if err = errors.Join(err, stopErr, lastErr); err != nil {
 		err = fmt.Errorf("run %s: %w", u.Swarm, err)
 	}
-	if lastErr == nil && (u.JSON || u.ExitWhenIdle || !idle) {
-		err = errors.Join(err, u.display.Summary(last, u.places(ctx, false)))
+	if lastErr == nil {
+		err = errors.Join(err, u.farewell(last, places))
 	}
 	return err
+}
+
+// drain ends the steps and takes the last look.
+func (u *upRun) drain(ctx context.Context) (progress.Summary, progress.Places, error) {
+	idle, err := u.app.Idle(ctx)
+	places := u.places(false)
+	places.Cut = err != nil || !idle
+	u.app.Drain()
+	if places.Cut {
+		if left, err := u.app.Left(ctx); err == nil { // else there are some, and that's all that is said
+			places.Left = left
+		}
+	}
+	last, err := u.lastLook(ctx)
+	return last, places, err
+}
+
+// farewell prints what was done, unless people were told that already.
+func (u *upRun) farewell(last progress.Summary, places progress.Places) error {
+	if !u.JSON && u.told != nil && !places.Cut && u.told.Documents == last.Documents && u.told.Pages == last.Pages && u.told.Records == last.Records {
+		_, err := fmt.Fprintf(u.display, "Stopped; all that was done is kept in %s.\n", u.Data)
+		return err
+	}
+	return u.display.Summary(last, places)
 }
 
 // awaitIdle waits until all is settled; false where the run ended before.
@@ -192,12 +228,13 @@ func (u *upRun) awaitIdle(ctx context.Context) (bool, error) {
 	}
 }
 
-func (u *upRun) summarize(ctx context.Context, stays bool) error {
+func (u *upRun) summarize(ctx context.Context) error {
 	s, err := u.lastLook(ctx)
 	if err != nil {
 		return err
 	}
-	return u.display.Summary(s, u.places(ctx, stays))
+	u.told = &s
+	return u.display.Summary(s, u.places(true))
 }
 
 // lastLook is what was done until now.
@@ -209,7 +246,7 @@ func (u *upRun) lastLook(ctx context.Context) (progress.Summary, error) {
 		Dead: dead, Elapsed: time.Since(u.started)}, errors.Join(err, deadErr)
 }
 
-func (u *upRun) places(_ context.Context, stays bool) progress.Places {
+func (u *upRun) places(stays bool) progress.Places {
 	search := self() + ` search "words"`
 	if u.Data != ".swarmlog" {
 		search += " --data " + filepath.Clean(u.Data)

@@ -524,7 +524,7 @@ func TestPagesAreJSONLines(t *testing.T) {
 	if ct := w.Header().Get("Content-Type"); ct != "application/x-ndjson" {
 		t.Fatalf("type is %q", ct)
 	}
-	want := `{"document":"a.pdf","page":1,"sha256":"","summary":"","steps":1}`
+	want := `{"document":"a.pdf","path":"","page":1,"part":0,"sha256":"","summary":"","steps":1}`
 	lines := strings.Split(strings.TrimSuffix(w.Body.String(), "\n"), "\n")
 	if len(lines) != 3 || lines[0] != want {
 		t.Fatalf("lines are %q", lines)

@@ -42,6 +42,9 @@ func CheckListen(addr string) error {
 		"write 127.0.0.1:%s, and reach it from elsewhere through an SSH tunnel (ssh -L %s:127.0.0.1:%s HOST)", addr, n, n, n)
 }
 
+// ErrPortTaken is wrapped where another program listens on an address already.
+var ErrPortTaken = errors.New("another program has the port")
+
 // Listen opens an address that CheckListen takes. The name localhost means
 // 127.0.0.1, whatever the machine resolves it to.
 func Listen(ctx context.Context, addr string) (net.Listener, error) {
@@ -55,7 +58,7 @@ func Listen(ctx context.Context, addr string) (net.Listener, error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(host, port))
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, fmt.Errorf("listen on %s: another program has the port: choose another one, or 0 for any free port (--listen 127.0.0.1:0)", addr)
+		return nil, fmt.Errorf("listen on %s: %w: choose another one, or 0 for any free port (--listen 127.0.0.1:0)", addr, ErrPortTaken)
 	case errors.Is(err, syscall.EACCES):
 		return nil, fmt.Errorf("listen on %s: this user may not take that port: choose one above 1023, or 0 for any free port", addr)
 	case err != nil:
