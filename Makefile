@@ -25,7 +25,7 @@ export GOFLAGS := -buildvcs=false $(GOFLAGS)
 .PHONY: help build test test-short race-check lint fmt fuzz bench prove prove-full cover services services-stop services-status clean
 
 help: ## say what there is to make
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo "  Settings: PKG=$(PKG) TESTFLAGS= FUZZTIME=$(FUZZTIME) BENCH=$(BENCH) COUNT=$(COUNT) EVENTS=$(EVENTS) AGGREGATES=$(AGGREGATES) KILLS=$(KILLS) RUNS=$(RUNS)"
 	@echo "  SWARMLOG_KAFKA, SWARMLOG_POSTGRES and CHROME name services to use; those not named are got and started."
@@ -72,6 +72,9 @@ prove-full: ## the same in full: RUNS times, with KILLS kills each, a verdict a 
 	@for run in $$(seq $(RUNS)); do \
 	  $(GO) run ./cmd/swarmlog prove --json --events $(EVENTS) --aggregates $(AGGREGATES) --kills $(KILLS) || exit 1; \
 	done
+
+e2e-full: ## read 2,000 documents and 20 PDFs, also under 20 kills: the full form of test/e2e, with its figures
+	@$(SERVICES) run chromium -- env SWARMLOG_E2E=full $(GO) test -count=1 -timeout 60m -v $(TESTFLAGS) ./test/e2e
 
 cover: ## run all tests and tell how much of the code they reach
 	@mkdir -p .cache

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"unicode"
 	"unicode/utf8"
@@ -100,21 +101,7 @@ func plant(f candidate, word string) []byte {
 // the contents alone.
 func choose(t testing.TB, n int, limit int64) []candidate {
 	t.Helper()
-	var all []candidate
-	seen := map[[32]byte]bool{}
-	for _, root := range roots(t) {
-		_ = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-			if err == nil && !d.Type().IsRegular() { // what can't be read is left out
-				return nil
-			}
-			if c, ok := consider(path, limit); ok && !seen[c.sum] {
-				seen[c.sum] = true
-				all = append(all, c)
-			}
-			return nil
-		})
-	}
-	slices.SortFunc(all, func(a, b candidate) int { return bytes.Compare(a.sum[:], b.sum[:]) })
+	all := candidates(t, limit)
 	markup := 0
 	taken := slices.DeleteFunc(slices.Clone(all), func(c candidate) bool {
 		if c.kind != ".html" {
@@ -133,6 +120,41 @@ func choose(t testing.TB, n int, limit int64) []candidate {
 	}
 	return taken
 }
+
+// candidates are all that this system has, by their contents. They are looked for once.
+func candidates(t testing.TB, limit int64) []candidate {
+	t.Helper()
+	system.Lock()
+	defer system.Unlock()
+	if all, ok := system.documents[limit]; ok {
+		return all
+	}
+	var all []candidate
+	seen := map[[32]byte]bool{}
+	for _, root := range roots(t) {
+		err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+			if err == nil && !d.Type().IsRegular() {
+				return nil
+			}
+			if c, ok := consider(path, limit); ok && !seen[c.sum] { // what can't be read is left out
+				seen[c.sum] = true
+				all = append(all, c)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	slices.SortFunc(all, func(a, b candidate) int { return bytes.Compare(a.sum[:], b.sum[:]) })
+	system.documents[limit] = all
+	return all
+}
+
+var system = struct {
+	sync.Mutex
+	documents map[int64][]candidate // by the size that bounds them
+}{documents: map[int64][]candidate{}}
 
 func roots(t testing.TB) []string {
 	t.Helper()

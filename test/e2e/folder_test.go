@@ -14,6 +14,7 @@ import (
 
 // TestFolder reads a folder of real documents and finds every page and word of them again.
 func TestFolder(t *testing.T) {
+	beside(t)
 	c := newCorpus(t, scaled(120, 2000), scaled(2, 20), int64(scaled(32<<10, 1<<20)))
 	data := filepath.Join(t.TempDir(), "data")
 	r := swarmlog(t, nil, upArgs(data, []string{c.folder}, "--exit-when-idle", "--json")...).wait(20 * time.Minute)

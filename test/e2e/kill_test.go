@@ -19,6 +19,7 @@ import (
 
 // TestKills reads a folder while the process is killed again and again, and compares with a run that wasn't disturbed.
 func TestKills(t *testing.T) {
+	beside(t)
 	c := newCorpus(t, scaled(100, 2000), scaled(0, 20), int64(scaled(32<<10, 1<<20)))
 	if full { // the run beside a server shows all that this does
 		t.Run("built-in model", func(t *testing.T) { c.killTest(t, func(testing.TB) *models { return nil }) })

@@ -59,3 +59,10 @@ func scaled(short, long int) int {
 	}
 	return short
 }
+
+// beside lets a test run beside others, but for the full form, whose figures are to be one's own.
+func beside(t *testing.T) {
+	if !full {
+		t.Parallel()
+	}
+}

@@ -44,6 +44,7 @@ var goodNames = []string{"plain.txt", "name with spaces and 🌙 émoji.md", "de
 
 // TestTroubles reads a folder in which much is wrong.
 func TestTroubles(t *testing.T) {
+	beside(t)
 	scratch := t.TempDir()
 	input := filepath.Join(scratch, "input")
 	makeTroubles(t, input)
