@@ -103,6 +103,7 @@ func (g *group) next() *task {
 	t := l.queue[0]
 	l.busy = true
 	g.running++
+	t.attempt++
 	t.started, t.parked = time.Now(), t.parkedBehind()
 	return t
 }

@@ -25,7 +25,6 @@ func (g *group) work(t *task) {
 // workOn runs one attempt of a task, hands what came of it to the committer and takes the next task, if there's one.
 func (g *group) workOn(t *task) (next *task) {
 	p := t.lane.p
-	t.attempt++
 	step, err := g.attempt(t)
 	if err == nil && p.ctx.Err() == nil {
 		g.submit(t, step) // before the handler counts as ended: whoever waits for that then waits for the commit too
