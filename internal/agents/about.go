@@ -59,19 +59,25 @@ func Letters(ctx context.Context, tx ledger.Tx, letters []Letter) ([][]About, er
 // holders are the files of a document or of the page of one.
 func holders(ctx context.Context, s store, subject string) (files []About, err error) {
 	document, page, isPage := strings.Cut(subject, "/")
-	if len(document) != 64 {
-		return nil, nil
+	if len(document) != 64 || (isPage && pageNumber(page) == 0) {
+		return nil, nil // somebody else's subject
 	}
 	number := 0
 	if isPage {
-		page, _, _ = strings.Cut(page, ".")
-		if number, err = strconv.Atoi(page); err != nil {
-			return nil, nil // somebody else's subject
-		}
+		number = pageNumber(page)
 	} else if state, err := s.splitState(ctx, document); err != nil || state == split {
 		return []About{}, err
 	}
 	files = []About{}
 	err = s.holders(ctx, document, func(f file) { files = append(files, About{Name: f.Name, Path: f.Path, Page: number}) })
 	return files, err
+}
+
+// pageNumber reads the part of a page's subject behind the document; 0: it's no page.
+func pageNumber(s string) int {
+	s, _, _ = strings.Cut(s, ".")
+	if n, err := strconv.Atoi(s); err == nil {
+		return n
+	}
+	return 0
 }
