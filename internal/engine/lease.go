@@ -197,11 +197,17 @@ func (g *group) take(ctx context.Context, leases []ledger.Lease, workers int) {
 	}
 }
 
-// giveUp releases what a failed agent still holds, so that another worker may try.
+// giveUp releases what a failed agent still holds, so that another worker may try. What the agent had committed before
+// is published first: later rounds come back to this.
 func (g *group) giveUp(ctx context.Context) {
 	fences := g.fences()
 	if len(fences) == 0 {
 		return
+	}
+	for _, f := range fences {
+		if rows, err := g.eng.opts.Ledger.Outbox(ctx, f, 0, 1); err != nil || len(rows) > 0 {
+			return
+		}
 	}
 	g.keepOnly(nil)
 	if err := g.eng.opts.Ledger.Release(ctx, fences...); err != nil && ctx.Err() == nil {

@@ -27,6 +27,7 @@ type world struct {
 	t      *testing.T
 	broker *kafka.Broker
 	ledger *sqlite.DB
+	addr   string // of the broker
 	topics map[string]broker.Topic
 
 	mu      sync.Mutex
@@ -45,7 +46,7 @@ func newWorld(t *testing.T, topics ...string) *world {
 	db, err := sqlite.Open(ctx, ":memory:", sqlite.Options{})
 	must(t, err)
 	t.Cleanup(func() { must(t, db.Close()) })
-	w := &world{t: t, broker: b, ledger: db, topics: map[string]broker.Topic{}}
+	w := &world{t: t, broker: b, ledger: db, addr: server.Addr(), topics: map[string]broker.Topic{}}
 	for _, name := range topics {
 		must(t, b.Create(ctx, broker.TopicSpec{Name: name, Partitions: 4}, broker.TopicSpec{Name: engine.DeadTopic(name), Partitions: 4}))
 		found, err := b.Topics(ctx, name)
