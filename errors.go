@@ -1,8 +1,7 @@
 package swarmlog
 
 import (
-	"errors"
-
+	"github.com/swarmlog/swarmlog/internal/app"
 	"github.com/swarmlog/swarmlog/internal/fault"
 	"github.com/swarmlog/swarmlog/ledger"
 )
@@ -13,8 +12,9 @@ var (
 	ErrInUse = ledger.ErrInUse
 	// ErrNoRows is what Row.Scan answers where a query found nothing.
 	ErrNoRows = ledger.ErrNoRows
-	// ErrAgentFailed is wrapped by Run's error where an agent stopped for good while the others went on.
-	ErrAgentFailed = errors.New("an agent stopped for good")
+	// ErrAgentFailed is wrapped by the error of Run and Stop where an agent stopped for good while the others went on;
+	// the error wraps the agent's own as well.
+	ErrAgentFailed = app.ErrAgentFailed
 )
 
 // Permanent marks an error that another attempt can't mend: the event is dead-lettered at once.

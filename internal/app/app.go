@@ -13,7 +13,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -64,6 +66,9 @@ type Config struct {
 }
 
 const defaultPartitions = 8
+
+// ErrAgentFailed is wrapped by Stop's error where an agent stopped for good while the others went on.
+var ErrAgentFailed = errors.New("an agent stopped for good")
 
 // App is a running swarm.
 type App struct {
@@ -316,11 +321,12 @@ func (a *App) Stop(ctx context.Context) error {
 	return a.stopErr
 }
 
-// agentFailure tells which agents stopped for good.
+// agentFailure tells which agents stopped for good, by name.
 func (a *App) agentFailure() error {
+	failed := a.Failed()
 	var errs []error
-	for name, err := range a.Failed() {
-		errs = append(errs, fmt.Errorf("agent %s stopped: %w", name, err))
+	for _, name := range slices.Sorted(maps.Keys(failed)) {
+		errs = append(errs, fmt.Errorf("%w: %s: %w", ErrAgentFailed, name, failed[name]))
 	}
 	return errors.Join(errs...)
 }

@@ -1,0 +1,47 @@
+package swarmlog_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/swarmlog/swarmlog"
+	"github.com/swarmlog/swarmlog/event"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// An agent that stopped for good is told by Stop, so that a program can tell it from a swarm that couldn't go on.
+func TestFailedAgentIsToldByStop(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	reason := errors.New("the schema is of another version")
+	strict := swarmlog.Handle("strict", func(context.Context, event.Event, *swarmlog.Step) error {
+		return swarmlog.Fatal(reason)
+	}, swarmlog.Reads("orders"))
+	other := swarmlog.Handle("other", func(context.Context, event.Event, *swarmlog.Step) error { return nil }, swarmlog.Reads("orders"))
+	swarm, err := swarmlog.Start(ctx, swarmlog.Agents(strict, other), swarmlog.InMemory())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := swarm.Publish(ctx, "orders", event.New("OrderPlacedEvent", "customer-7", nil)); err != nil {
+		t.Fatal(err)
+	}
+	if err := swarm.Settled(ctx); err != nil { // the failed agent isn't waited for
+		t.Fatal(err)
+	}
+	err = swarm.Stop(ctx)
+	if !errors.Is(err, swarmlog.ErrAgentFailed) || !errors.Is(err, reason) {
+		t.Errorf("Stop says %v, want ErrAgentFailed and the handler's own error", err)
+	}
+	c, err := swarmlog.Start(ctx, swarmlog.Agents(other), swarmlog.InMemory())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Stop(ctx); err != nil {
+		t.Errorf("Stop of a swarm whose agents are well: %v", err)
+	}
+}
