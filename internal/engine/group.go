@@ -69,7 +69,9 @@ type partition struct {
 	pending  int // tasks admitted and not settled
 	bytes    int64
 	reported int64
+	unread   int  // errors in a row that the reader had with it
 	held     bool // paused at the reader
+	troubles int  // reads that failed in a row
 	leaving  bool // no more is admitted: the lease is about to be given back
 }
 
@@ -218,7 +220,7 @@ func (g *group) arrive(ctx context.Context, f broker.Fetch, births int64) (a arr
 	p := g.parts[partID{f.Topic, f.Partition}]
 	if p != nil && p.born > births {
 		g.reader.Remove(p.id.topic, p.id.partition)
-		g.reader.Add(p.topic, p.id.partition, p.from)
+		g.read(p)
 		p = nil
 	}
 	g.mu.Unlock()
@@ -246,6 +248,7 @@ func (g *group) queue(arrivals []arrival) {
 			continue
 		}
 		p.end = max(p.end, a.end)
+		p.unread = 0
 		for _, t := range a.tasks {
 			g.enqueue(p, t)
 		}
@@ -303,64 +306,17 @@ func (g *group) enqueue(p *partition, t *task) {
 	if offset < p.from { // a reader that was added again may deliver what was delivered before
 		return
 	}
+	if offset < p.next {
+		p.from = offset + 1
+		return
+	}
+	if p.finished.Contains(offset) {
+		return // from stays: the next task also finishes a hole that compaction made below this record
+	}
 	t.from = p.from
 	p.from = offset + 1
-	if offset < p.next || p.finished.Contains(offset) {
-		return
-	}
 	g.account(p, t)
 	g.laneOf(p, t).push(g, t)
-}
-
-// unreadable acts on a partition that the reader can't go on with.
-func (g *group) unreadable(ctx context.Context, p *partition, err error) {
-	switch {
-	case errors.Is(err, broker.ErrTopicGone):
-		g.log.Warn("topic was deleted or created anew; its partition is given up", "topic", p.id.topic, "partition", p.id.partition)
-		g.drop(p)
-		if err := g.lookUp(ctx); err != nil {
-			g.log.Warn("topic can't be looked up", "topic", p.id.topic, "error", err)
-		}
-	case errors.Is(err, broker.ErrOutOfRange):
-		g.skipLost(ctx, p)
-	default:
-		g.log.Warn("partition can't be read for now", "topic", p.id.topic, "partition", p.id.partition, "error", err)
-	}
-}
-
-// skipLost goes on at the log's start where retention overtook this reader, and says what was lost. An offset beyond
-// the log's end means that the log went back: then the agent stops, since going on would skip what comes next.
-func (g *group) skipLost(ctx context.Context, p *partition) {
-	ranges, err := g.eng.opts.Broker.Offsets(ctx, p.id.topic)
-	if err != nil || int(p.id.partition) >= len(ranges) {
-		g.log.Warn("range of the partition can't be asked", "topic", p.id.topic, "partition", p.id.partition, "error", err)
-		return
-	}
-	start, end := ranges[p.id.partition].Start, ranges[p.id.partition].End
-	g.mu.Lock()
-	from := p.from
-	g.mu.Unlock()
-	if from > end {
-		g.fail(fmt.Errorf("topic %s, partition %d ends at %d, but progress stands at %d: the log went back; restore it, or create the topic anew", p.id.topic, p.id.partition, end, from))
-		return
-	}
-	if from >= start {
-		g.reader.Add(p.topic, p.id.partition, from)
-		return
-	}
-	lost, err := g.eng.opts.Ledger.Skip(ctx, p.fence, start)
-	if err != nil {
-		g.log.Warn("progress can't be moved to the log's start", "topic", p.id.topic, "partition", p.id.partition, "error", err)
-		return
-	}
-	g.mu.Lock()
-	p.next, p.finished = p.finished.Add(ledger.Span{From: p.next, To: start - 1}).Advance(p.next)
-	p.from = max(p.from, start)
-	g.mu.Unlock()
-	g.reader.Add(p.topic, p.id.partition, start)
-	text := fmt.Sprintf("%d records lost: offsets %d to %d were deleted from the log before they were read; give the topic a longer retention", lost, from, start-1)
-	g.log.Error(text, "topic", p.id.topic, "partition", p.id.partition)
-	g.notice(NoticeLost, p, from, "", text)
 }
 
 func (g *group) notice(kind NoticeKind, p *partition, offset int64, subject, text string) {
