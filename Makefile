@@ -9,6 +9,7 @@ TESTFLAGS ?=
 PKG       ?= ./...
 FUZZTIME  ?= 10s
 BENCH     ?= .
+BENCHPKG  ?= ./bench
 COUNT     ?= 6
 EVENTS    ?= 100000
 AGGREGATES ?= 1000
@@ -27,7 +28,7 @@ export GOFLAGS := -buildvcs=false $(GOFLAGS)
 help: ## say what there is to make
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
-	@echo "  Settings: PKG=$(PKG) TESTFLAGS= FUZZTIME=$(FUZZTIME) BENCH=$(BENCH) COUNT=$(COUNT) EVENTS=$(EVENTS) AGGREGATES=$(AGGREGATES) KILLS=$(KILLS) RUNS=$(RUNS)"
+	@echo "  Settings: PKG=$(PKG) TESTFLAGS= FUZZTIME=$(FUZZTIME) BENCH=$(BENCH) BENCHPKG=$(BENCHPKG) COUNT=$(COUNT) EVENTS=$(EVENTS) AGGREGATES=$(AGGREGATES) KILLS=$(KILLS) RUNS=$(RUNS)"
 	@echo "  SWARMLOG_KAFKA, SWARMLOG_POSTGRES and CHROME name services to use; those not named are got and started."
 
 build: ## build bin/swarmlog, without C
@@ -47,8 +48,8 @@ race-check:
 
 lint: ## check format, vet and lint (golangci-lint, at a pinned version)
 	@unformatted=$$(gofmt -l .); if [ -n "$$unformatted" ]; then echo "not formatted; run make fmt:" >&2; echo "$$unformatted" >&2; exit 1; fi
-	$(GO) run $(LINTER) run ./...
-	@if [ -f bench/go.mod ]; then cd bench && $(GO) vet ./...; fi
+	$(GO) run $(LINTER) run --allow-parallel-runners ./...
+	@if [ -f bench/peers/go.mod ]; then cd bench/peers && $(GO) vet ./...; fi
 
 fmt: ## format all Go code
 	gofmt -w .
@@ -61,9 +62,9 @@ fuzz: ## run every fuzz target for FUZZTIME each
 	  done; \
 	done
 
-bench: ## run the benchmarks COUNT times, in the form that benchstat reads
-	@$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) -timeout 60m ./...
-	@if [ -f bench/go.mod ]; then cd bench && $(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) -timeout 60m ./...; fi
+bench: ## run the benchmarks of BENCHPKG (./...: of all packages) COUNT times, in the form that benchstat reads
+	@$(GO) test -run '^$$' -bench '$(BENCH)' -count $(COUNT) -timeout 60m $(TESTFLAGS) $(BENCHPKG)
+	@if [ -f bench/peers/go.mod ]; then cd bench/peers && $(GO) test -run '^$$' -bench '$(BENCH)' -count $(COUNT) -timeout 60m $(TESTFLAGS) ./...; fi
 
 prove: ## check the promises on the embedded broker and ledger: EVENTS over AGGREGATES
 	@$(GO) run ./cmd/swarmlog prove --events $(EVENTS) --aggregates $(AGGREGATES)

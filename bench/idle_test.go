@@ -15,7 +15,7 @@ import (
 	"github.com/swarmlog/swarmlog/ledger"
 )
 
-var idleFor = flag.Duration("idle", 5*time.Second, "how long BenchmarkIdle looks on")
+var idleFor = flag.Duration("idle", 4*time.Second, "how long BenchmarkIdle looks on")
 
 // BenchmarkIdle runs a swarm as `swarmlog up` does, HTTP included, with nothing to do: a source and four agents of eight
 // partitions each. It reports what the process uses of a core, and how often the ledger is asked.
@@ -52,7 +52,7 @@ func idle(b *testing.B, window time.Duration) {
 	must(b, err)
 	defer func() { must(b, a.Stop(context.Background())) }()
 	<-ready
-	time.Sleep(2 * time.Second) // leases are taken, connections and metadata settle
+	time.Sleep(time.Second) // leases are taken, connections and metadata settle
 	before, cpu, began := calls.n.Load(), cpuTime(b), time.Now()
 	time.Sleep(window)
 	took := time.Since(began).Seconds()
