@@ -21,11 +21,16 @@ import (
 func TestKills(t *testing.T) {
 	beside(t)
 	c := newCorpus(t, scaled(100, 2000), scaled(0, 20), int64(scaled(32<<10, 1<<20)))
+	for name, text := range badFiles { // each is refused once, however often the process dies
+		write(t, filepath.Join(c.folder, name), []byte(text))
+	}
 	if full { // the run beside a server shows all that this does
 		t.Run("built-in model", func(t *testing.T) { c.killTest(t, func(testing.TB) *models { return nil }) })
 	}
 	t.Run("model server", func(t *testing.T) { c.killTest(t, startModels) })
 }
+
+var badFiles = map[string]string{"bad/empty.txt": "", "bad/latin1.md": "caf\xe9", "bad/blank.html": "<html></html>", "bad/broken.pdf": "%PDF-1.7 and no more"}
 
 func (c corpus) killTest(t *testing.T, server func(testing.TB) *models) {
 	calm := server(t)
@@ -57,8 +62,11 @@ func (c corpus) killTest(t *testing.T, server func(testing.TB) *models) {
 	}
 	c.check(t, data, pages)
 	c.checkSearch(t, data)
-	if s.Records["dead"]+s.Records["waiting"]+s.Records["refused"] != 0 || len(s.Warnings) > 0 {
+	if s.Records["dead"] != int64(len(badFiles)) || s.Records["waiting"]+s.Records["refused"] != 0 || len(s.Warnings) != len(badFiles) {
 		t.Errorf("records %v, warnings %q", s.Records, s.Warnings)
+	}
+	if want := s.Documents + 5*s.Pages; s.Records["applied"] != want {
+		t.Errorf("%d steps applied, want %d", s.Records["applied"], want)
 	}
 	if m != nil {
 		checkCalls(t, m.seen(), kills)

@@ -14,6 +14,9 @@ import (
 // full tells whether the tests run at full scale.
 var full = os.Getenv("SWARMLOG_E2E") == "full"
 
+// raced tells that the program is built with the race detector: it's then slow and large.
+var raced = os.Getenv("SWARMLOG_E2E_RACE") != ""
+
 // built is the program under test, built once.
 var built string
 
@@ -42,7 +45,7 @@ func buildAndRun(m *testing.M) (code int, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
 	args := []string{"build", "-buildvcs=false", "-o", built}
-	if os.Getenv("SWARMLOG_E2E_RACE") != "" {
+	if raced {
 		args = append(args, "-race")
 	}
 	out, err := exec.CommandContext(ctx, "go", append(args, "../../cmd/swarmlog")...).CombinedOutput()
