@@ -103,6 +103,10 @@ func (s *Step) Tx(f func(ctx context.Context, tx ledger.Tx) error) { s.step.Tx(f
 
 // Infer asks a model. The answer is recorded before it's returned, under the event and name: asked again, after a
 // crash too, the record answers and nothing is paid. Name may be "", then the request's own address names it.
+//
+// What can't be recorded can be paid twice: where an attempt ends after the request was sent and before its answer was
+// recorded (a crash, a lost lease, a time-out, a connection that broke), the call is in doubt, and the next attempt
+// sends it again with the same idempotency key. InferenceTotals.InDoubt counts that.
 func (s *Step) Infer(ctx context.Context, name string, req inference.Request) (inference.Answer, error) {
 	return s.step.Infer(ctx, name, req)
 }

@@ -9,11 +9,29 @@ import (
 	"github.com/swarmlog/swarmlog/ledger"
 )
 
-// flights lets one request of an address be in the air at a time, in this process. Those that wait don't share the
-// result: each recalls it from the ledger, so that its own event gets its record.
+// flights lets one request be in the air at a time, in this process: of an address while its answer serves others too,
+// else of a call, of which copies of an event may run at once. Those that wait don't share the result: each recalls it
+// from the ledger, so that its own event gets its record.
 type flights struct {
 	mu  sync.Mutex
-	air map[[32]byte]*flight
+	air map[callKey]*flight
+}
+
+// callKey tells calls apart; with the address alone it stands for all calls to that address.
+type callKey struct {
+	group, source, event, name string
+	address                    [32]byte
+}
+
+func keyOf(c ledger.Call) callKey {
+	return callKey{c.Fence.Group, c.Source, c.EventID, c.Name, c.Address}
+}
+
+func flightOf(c ledger.Call) callKey {
+	if c.Reuse {
+		return callKey{address: c.Address}
+	}
+	return keyOf(c)
 }
 
 type flight struct {
@@ -21,17 +39,17 @@ type flight struct {
 	waiting int           // users, the one in the air included
 }
 
-// enter waits for the address to be free; land frees it.
-func (f *flights) enter(ctx context.Context, address [32]byte) (land func(), err error) {
+// enter waits until no other flight of the key is in the air; land lets the next one in.
+func (f *flights) enter(ctx context.Context, key callKey) (land func(), err error) {
 	f.mu.Lock()
 	if f.air == nil {
-		f.air = make(map[[32]byte]*flight)
+		f.air = make(map[callKey]*flight)
 	}
-	fl := f.air[address]
+	fl := f.air[key]
 	if fl == nil {
 		fl = &flight{turn: make(chan struct{}, 1)}
 		fl.turn <- struct{}{}
-		f.air[address] = fl
+		f.air[key] = fl
 	}
 	fl.waiting++
 	f.mu.Unlock()
@@ -40,7 +58,7 @@ func (f *flights) enter(ctx context.Context, address [32]byte) (land func(), err
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		if fl.waiting--; fl.waiting == 0 {
-			delete(f.air, address)
+			delete(f.air, key)
 		}
 	}
 	select {
@@ -55,26 +73,18 @@ func (f *flights) enter(ctx context.Context, address [32]byte) (land func(), err
 // maxUnsettled bounds the answers that are kept while the ledger can't take them.
 const maxUnsettled = 256
 
-// unsettled holds paid answers whose recording failed, until the step's next attempt.
+// unsettled holds paid answers whose recording failed, until the step's next attempt. They belong to no fence: where a
+// lease was lost and taken again, the attempt under the new one records them.
 type unsettled struct {
 	mu      sync.Mutex
-	answers map[unsettledKey]inference.Answer
-}
-
-type unsettledKey struct {
-	group, source, event, name string
-	address                    [32]byte
-}
-
-func keyOf(c ledger.Call) unsettledKey {
-	return unsettledKey{c.Fence.Group, c.Source, c.EventID, c.Name, c.Address}
+	answers map[callKey]inference.Answer
 }
 
 func (u *unsettled) put(c ledger.Call, a inference.Answer) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.answers == nil {
-		u.answers = make(map[unsettledKey]inference.Answer)
+		u.answers = make(map[callKey]inference.Answer)
 	}
 	for k := range u.answers { // any goes where there are too many: what is lost is a short cut
 		if len(u.answers) < maxUnsettled {

@@ -4,16 +4,19 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"testing"
+	"time"
 
+	"github.com/swarmlog/swarmlog/inference"
 	"github.com/swarmlog/swarmlog/ledger"
 )
 
 // memory keeps calls as a ledger does, with switches to fail.
 type memory struct {
 	mu        sync.Mutex
-	recorded  map[unsettledKey]ledger.Answer
+	recorded  map[callKey]ledger.Answer
 	reusable  map[[32]byte]ledger.Answer
-	pending   map[unsettledKey]bool
+	pending   map[callKey]bool
 	inDoubt   int
 	abandoned int
 	settleErr error
@@ -22,11 +25,11 @@ type memory struct {
 var errDown = errors.New("ledger is down")
 
 func newMemory() *memory {
-	return &memory{recorded: map[unsettledKey]ledger.Answer{}, reusable: map[[32]byte]ledger.Answer{}, pending: map[unsettledKey]bool{}}
+	return &memory{recorded: map[callKey]ledger.Answer{}, reusable: map[[32]byte]ledger.Answer{}, pending: map[callKey]bool{}}
 }
 
 // key leaves the address out: what an event's step got is found by its name.
-func (m *memory) key(c ledger.Call) unsettledKey {
+func (m *memory) key(c ledger.Call) callKey {
 	k := keyOf(c)
 	k.address = [32]byte{}
 	return k
@@ -57,6 +60,9 @@ func (m *memory) Settle(_ context.Context, c ledger.Call, a ledger.Answer) error
 		return m.settleErr
 	}
 	delete(m.pending, m.key(c))
+	if _, ok := m.recorded[m.key(c)]; ok {
+		return nil // the first answer stays
+	}
 	m.recorded[m.key(c)] = a
 	if c.Reuse {
 		m.reusable[c.Address] = a
@@ -82,4 +88,16 @@ func (m *memory) stored() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return len(m.recorded) + len(m.reusable)
+}
+
+// settled records an answer as another owner of the lease would have.
+func (m *memory) settled(t *testing.T, c ledger.Call, text string) {
+	t.Helper()
+	a, err := encodeAnswer(inference.Answer{Text: text, Model: "chat"}, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Settle(t.Context(), c, a); err != nil {
+		t.Fatal(err)
+	}
 }

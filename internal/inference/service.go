@@ -2,7 +2,8 @@
 // recording and sending, and the providers that answer.
 //
 // A call is marked as begun in the ledger before it's sent, and its answer is
-// recorded before it's used. So a crash leaves one of three states: nothing was
+// recorded before it's used. So an attempt that ends early, by a crash, a lost
+// lease, a time-out or a broken connection, leaves one of three states: nothing was
 // sent; the answer is recorded and answers again; or the call is in doubt, and
 // is sent again with the same idempotency key and counted. Only complete
 // answers are recorded. The built-in model is the exception: it's pure, so
@@ -150,13 +151,11 @@ func (s *Service) Infer(ctx context.Context, c engine.Call, name string, req inf
 		call.Name = fmt.Sprintf("%x#%d", p.address, c.Occurrence(p.address))
 	}
 	call.Key = idempotencyKey(call)
-	if call.Reuse {
-		land, err := s.flights.enter(ctx, p.address)
-		if err != nil {
-			return inference.Answer{}, fmt.Errorf("wait for an equal request to model %s: %w", m.Name, err)
-		}
-		defer land()
+	land, err := s.flights.enter(ctx, flightOf(call))
+	if err != nil {
+		return inference.Answer{}, fmt.Errorf("wait for an equal request to model %s: %w", m.Name, err)
 	}
+	defer land()
 	return s.recorded(ctx, m, call, p)
 }
 
@@ -185,7 +184,10 @@ func (s *Service) Query(ctx context.Context, name, text string) (inference.Answe
 // recorded is the order that promises hang on: recall or begin, send, settle, and only then the answer.
 func (s *Service) recorded(ctx context.Context, m *model, call ledger.Call, p prompt) (inference.Answer, error) {
 	if a, ok := s.unsettled.take(call); ok {
-		return s.settle(ctx, m, call, a)
+		// What is recorded by then answers: another owner may have been first while the lease was lost.
+		if _, err := s.settle(ctx, m, call, a); err != nil {
+			return inference.Answer{}, err
+		}
 	}
 	stored, state, err := s.recorder.Recall(ctx, call)
 	if err != nil {
@@ -233,8 +235,8 @@ func (s *Service) abandon(ctx context.Context, m *model, call ledger.Call) {
 	}
 }
 
-// settle records the answer. Where it can't be recorded now it's kept for the step's next attempt, so that only a
-// crash makes it paid again.
+// settle records the answer. Where it can't be recorded now it's kept for the step's next attempt, also where the lease
+// was lost meanwhile: this worker may have it again in a moment.
 func (s *Service) settle(ctx context.Context, m *model, call ledger.Call, a inference.Answer) (inference.Answer, error) {
 	stored, err := encodeAnswer(a, s.now())
 	if err != nil {
@@ -243,9 +245,7 @@ func (s *Service) settle(ctx context.Context, m *model, call ledger.Call, a infe
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTime)
 	defer cancel()
 	if err := s.recorder.Settle(ctx, call, stored); err != nil {
-		if !errors.Is(err, ledger.ErrFenced) {
-			s.unsettled.put(call, a)
-		}
+		s.unsettled.put(call, a)
 		return inference.Answer{}, fmt.Errorf("record the answer of model %s to call %q: %w", m.Name, call.Name, err)
 	}
 	return a, nil

@@ -169,10 +169,38 @@ func TestLedgerDownWhileRecording(t *testing.T) {
 	if a, err := s.Infer(t.Context(), call("e1"), "notes", ask("page")); err != nil || a.Text == "" || srv.calls() != 1 {
 		t.Errorf("answer %+v, %v, calls %d", a, err, srv.calls())
 	}
-	// A fenced step's answer is not kept.
-	rec.failSettle(ledger.ErrFenced)
-	if _, err := s.Infer(t.Context(), call("e2"), "notes", ask("other")); !errors.Is(err, ledger.ErrFenced) || len(s.unsettled.answers) != 0 {
-		t.Errorf("fenced: %v, %d kept", err, len(s.unsettled.answers))
+}
+
+// A lease that was lost while its answer came is often this worker's again: then the answer is recorded under the new
+// fence, unless the owner between has recorded another one.
+func TestAnswerOutlivesItsLease(t *testing.T) {
+	srv, rec := newServer(t, nil), newMemory()
+	s := newService(t, rec, srv.URL)
+	again := func(event string) engine.Call {
+		c := call(event)
+		c.Fence.Epoch = 2
+		return c
+	}
+	for _, other := range []string{"", "Of the owner between."} {
+		calls, event := srv.calls(), "e"+other
+		rec.failSettle(ledger.ErrFenced)
+		if _, err := s.Infer(t.Context(), call(event), "notes", ask("page"+other)); !errors.Is(err, ledger.ErrFenced) {
+			t.Fatalf("error %v", err)
+		}
+		rec.failSettle(nil)
+		want := "An answer."
+		if other != "" {
+			want = other
+			c := again(event)
+			rec.settled(t, ledger.Call{Fence: c.Fence, Source: c.Source, EventID: c.EventID, Name: "notes"}, other)
+		}
+		a, err := s.Infer(t.Context(), again(event), "notes", ask("page"+other))
+		if err != nil || a.Text != want || srv.calls() != calls+1 {
+			t.Errorf("answer %+v, %v after %d calls, want %q after one", a, err, srv.calls()-calls, want)
+		}
+		if len(s.unsettled.answers) != 0 {
+			t.Error("the answer is kept though it's recorded")
+		}
 	}
 }
 
@@ -252,6 +280,36 @@ func TestWithoutReuseEachEventAsks(t *testing.T) {
 	slices.Sort(keys)
 	if srv.calls() != 6 || len(slices.Compact(keys)) != 6 {
 		t.Errorf("%d calls, keys %q", srv.calls(), srv.keys)
+	}
+}
+
+// Copies of an event may run at once, say from two partitions: the second waits and is answered by the record.
+func TestWithoutReuseCopiesOfAnEventAskOnce(t *testing.T) {
+	release := make(chan struct{})
+	srv := newServer(t, func(w http.ResponseWriter, r *http.Request) { <-release; complete(w, r) })
+	rec := newMemory()
+	s := newService(t, rec, srv.URL, func(m *config.Model) { m.Reuse = config.ReuseOff })
+	var group sync.WaitGroup
+	for range 2 {
+		group.Go(func() {
+			if _, err := s.Infer(t.Context(), call("e1"), "notes", ask("page")); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	waitFor(t, func() bool { // the second has either asked or waits
+		s.flights.mu.Lock()
+		defer s.flights.mu.Unlock()
+		waiting := 0
+		for _, f := range s.flights.air {
+			waiting += f.waiting
+		}
+		return waiting == 2 || srv.calls() == 2
+	})
+	close(release)
+	group.Wait()
+	if srv.calls() != 1 || rec.inDoubt != 0 {
+		t.Errorf("%d calls, %d in doubt", srv.calls(), rec.inDoubt)
 	}
 }
 
