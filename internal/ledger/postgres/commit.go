@@ -1,0 +1,241 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/swarmlog/swarmlog/internal/fault"
+	"github.com/swarmlog/swarmlog/ledger"
+)
+
+// Commit implements ledger.Ledger. While it lasts, nobody else commits under its leases.
+func (db *DB) Commit(ctx context.Context, b *ledger.Batch) ([]ledger.Result, error) {
+	what := fmt.Sprintf("commit %d steps", len(b.Steps))
+	if len(b.Steps) == 0 && len(b.Published) == 0 {
+		return []ledger.Result{}, nil
+	}
+	keys := leaseKeys(b)
+	if err := db.turns.enter(ctx, keys); err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
+	defer db.turns.leave(keys)
+	if err := db.settleKeys(ctx, keys); err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
+	l, err := db.take(ctx, db.writes)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
+	defer l.close()
+	failed := make([]error, len(b.Steps))
+	for i, s := range b.Steps {
+		failed[i] = invalid(s)
+	}
+	results, err := db.insist(ctx, l, b, failed)
+	if err != nil && !errors.Is(err, ledger.ErrUnknown) {
+		l.rollback()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
+	return results, nil
+}
+
+// insist runs the batch until it commits, without the steps that fail.
+func (db *DB) insist(ctx context.Context, l *link, b *ledger.Batch, failed []error) ([]ledger.Result, error) {
+	strict := false
+	for conflicts := 0; ; {
+		a := newAttempt(ctx, db, l, b, failed, strict)
+		err := a.supervise(db.opts.EffectTimeout)
+		a.end()
+		var f *stepFailure
+		switch {
+		case err == nil:
+			return a.results, nil
+		case errors.As(err, &f):
+			failed[f.step] = f.err
+		case a.committing && (code(err) == "" || severed(err)):
+			db.lose(a, l)
+			return nil, fmt.Errorf("%w: %w", ledger.ErrUnknown, err)
+		case conflict(err) && conflicts < attempts:
+			conflicts++
+		case !strict && code(err) != "" && !outage(code(err)) && (a.committing || dataError(err)):
+			strict = true // somebody's step is to blame: find it
+		default:
+			return nil, environment("PostgreSQL", err)
+		}
+		l.rollback()
+		if err := l.renew(context.WithoutCancel(ctx)); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// invalid is the error of a step that nobody should have made.
+func invalid(s *ledger.Step) error {
+	what := ""
+	switch {
+	case s.Outcome < ledger.Applied || s.Outcome > ledger.Waiting:
+		what = "it has no outcome"
+	case s.From < 0 || s.Offset < s.From && !s.FromBacklog:
+		what = "its range is empty"
+	case s.Outcome == ledger.Waiting && s.Wait == nil && !s.FromBacklog:
+		what = "it waits without a row for the backlog"
+	case s.Outcome == ledger.Waiting && len(s.Effects)+len(s.Emits) > 0:
+		what = "it waits and has effects"
+	}
+	for _, o := range s.Emits {
+		if !utf8.ValidString(o.Topic) || strings.IndexByte(o.Topic, 0) >= 0 {
+			what = fmt.Sprintf("it emits to a topic that no broker can have: %q", o.Topic)
+		}
+	}
+	if what == "" {
+		return nil
+	}
+	return fault.Fatalf("commit step of %s at offset %d of partition %d: %s", s.Fence.Group, s.Offset, s.Fence.Partition, what)
+}
+
+// verdict is what became of an unknown COMMIT.
+type verdict struct {
+	committed bool
+	results   []ledger.Result
+}
+
+// lose notes an attempt whose COMMIT has an unknown outcome, and closes its connection.
+func (db *DB) lose(a *attempt, l *link) {
+	l.discard()
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	db.unknown[a.batch] = a
+}
+
+// Resolve implements ledger.Ledger.
+func (db *DB) Resolve(ctx context.Context, b *ledger.Batch) (results []ledger.Result, committed bool, err error) {
+	what := fmt.Sprintf("resolve %d steps", len(b.Steps))
+	keys := leaseKeys(b)
+	if err := db.turns.enter(ctx, keys); err != nil {
+		return nil, false, fmt.Errorf("%s: %w", what, err)
+	}
+	defer db.turns.leave(keys)
+	db.mu.Lock()
+	a := db.unknown[b]
+	db.mu.Unlock()
+	if a == nil {
+		return nil, false, fault.Fatalf("%s: no commit of this batch has an unknown outcome", what)
+	}
+	if err := db.settle(ctx, a); err != nil {
+		return nil, false, fmt.Errorf("%s: %w", what, err)
+	}
+	db.mu.Lock()
+	delete(db.unknown, b)
+	db.mu.Unlock()
+	return a.verdict.results, a.verdict.committed, nil
+}
+
+// settleKeys asks after the unknown outcomes of commits under these leases, which the caller has the turn of: before
+// anything else is committed under them, their counts tell for certain.
+func (db *DB) settleKeys(ctx context.Context, keys []ledger.Key) error {
+	db.mu.Lock()
+	var lost []*attempt
+	for _, a := range db.unknown {
+		if a.verdict == nil && a.touches(keys) {
+			lost = append(lost, a)
+		}
+	}
+	db.mu.Unlock()
+	for _, a := range lost {
+		if err := db.settle(ctx, a); err != nil {
+			return fmt.Errorf("ask after a commit of unknown outcome: %w", err)
+		}
+	}
+	return nil
+}
+
+func (a *attempt) touches(keys []ledger.Key) bool {
+	for _, l := range a.leases {
+		for _, k := range keys {
+			if l.fence.Key == k {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// settle reads back whether an attempt's COMMIT happened, under the locks of its leases: so a transaction that is
+// still open somewhere has ended first, by its COMMIT or by its time-out. Each lease counts the commits that changed
+// it, and nobody but its owner of that epoch has, or else the epoch tells.
+func (db *DB) settle(ctx context.Context, a *attempt) error {
+	if a.verdict != nil {
+		return nil
+	}
+	now := make(map[ledger.Key]foundLease)
+	err := db.own(ctx, func(ctx context.Context, c *pgx.Conn) error {
+		clear(now)
+		keys := leaseKeys(a.batch)
+		names, topics, parts := make([]string, len(keys)), make([][16]byte, len(keys)), make([]int32, len(keys))
+		for i, k := range keys {
+			names[i], topics[i], parts[i] = k.Group, k.TopicID, k.Partition
+		}
+		standby := false
+		b := &pgx.Batch{}
+		db.open(b, inOwn)
+		b.Queue(db.sql[qLockLeases], names, topics, parts).Query(func(rows pgx.Rows) error {
+			return collect(rows, scanLease, func(l foundLease) { now[l.Key] = l })
+		})
+		b.Queue("SELECT pg_is_in_recovery()").QueryRow(func(r pgx.Row) error { return r.Scan(&standby) })
+		b.Queue("ROLLBACK")
+		if err := send(ctx, c, b); err != nil {
+			return err
+		}
+		if standby {
+			return errors.New("this is a stand-by, which may not have it yet: the primary has to answer")
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	a.verdict, err = a.judge(now)
+	return err
+}
+
+// judge compares the leases with what the attempt found and would have left.
+func (a *attempt) judge(now map[ledger.Key]foundLease) (*verdict, error) {
+	happened, known := false, false
+	moved := make(map[ledger.Fence]error)
+	for _, l := range a.leases {
+		n, found := now[l.fence.Key]
+		switch {
+		case !l.dirty:
+			continue
+		case !found || n.commits < l.commits:
+			return nil, fault.Fatalf("lease of %s on %s/%d has %d commits and had %d: the database went back, by a fail-over that lost "+
+				"commits or a restored backup; stop, and run swarmlog recover", l.Group, l.Topic, l.Partition, n.commits, l.commits)
+		case n.commits == l.commits:
+			return &verdict{}, nil // one lease tells for all
+		case n.Fence == l.fence:
+			happened, known = true, true
+		default:
+			moved[l.fence] = errFenced(l.fence, n.Lease)
+		}
+	}
+	if !happened && len(moved) == 0 {
+		return &verdict{}, nil // it held nothing but repeats and deletions, and may be committed again
+	}
+	v := &verdict{committed: true, results: a.results}
+	if !known {
+		// Others have committed under all its leases since. They began with what it has left, if anything.
+		for i, s := range a.batch.Steps {
+			if err := moved[s.Fence]; err != nil && v.results[i].Err == nil {
+				v.results[i] = ledger.Result{Err: err}
+			}
+		}
+	}
+	return v, nil
+}
