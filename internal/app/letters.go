@@ -17,8 +17,12 @@ import (
 	"github.com/swarmlog/swarmlog/ledger"
 )
 
-// lettersLimit bounds how many dead letters are held for people; the topics hold all.
-const lettersLimit = 10_000
+const (
+	// lettersLimit bounds how many dead letters are held for people; the topics hold all.
+	lettersLimit = 10_000
+	// lettersTime bounds reading those of earlier runs.
+	lettersTime = 20 * time.Second
+)
 
 // letters are the dead letters of a run and of earlier ones: read from the dead-letter topics at the start, then as
 // they happen. A copy that a crash made of one counts once.
@@ -83,8 +87,11 @@ func (a *App) named(ctx context.Context, tx ledger.Tx, dead []status.DeadLetter)
 	return a.config.Index.Dead(ctx, tx, dead)
 }
 
-// loadLetters reads the dead-letter topics.
+// loadLetters reads the dead-letter topics, letter by letter: of each its headers' few words are kept. However many
+// there are, the run begins within lettersTime.
 func (a *App) loadLetters(ctx context.Context) error {
+	reading, cancel := context.WithTimeout(ctx, lettersTime)
+	defer cancel()
 	topics := map[string]bool{}
 	for _, g := range a.config.Agents {
 		for _, t := range g.Reads {
@@ -92,15 +99,18 @@ func (a *App) loadLetters(ctx context.Context) error {
 		}
 	}
 	for t := range topics {
-		records, err := readAll(ctx, a.broker, t)
-		if errors.Is(err, broker.ErrNoTopic) {
-			continue
-		}
-		if err != nil {
-			return fmt.Errorf("read dead letters of %s: %w", t, err)
-		}
-		for _, r := range records {
+		err := broker.ReadAll(reading, a.broker, t, func(r broker.Record) error {
 			a.letters.add(letter(r))
+			return nil
+		})
+		switch {
+		case err == nil, errors.Is(err, broker.ErrNoTopic):
+		case reading.Err() != nil && ctx.Err() == nil:
+			a.log.WarnContext(ctx, "not all dead letters of earlier runs are shown: reading them took too long; the topic holds all",
+				"topic", t, "limit", lettersTime)
+			return nil
+		default:
+			return fmt.Errorf("read dead letters of %s: %w", t, err)
 		}
 	}
 	return nil

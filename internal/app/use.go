@@ -5,6 +5,8 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/swarmlog/swarmlog/event"
@@ -148,67 +150,19 @@ func (a *App) Counters(ctx context.Context, agent string) (ledger.Counters, erro
 	return c, nil
 }
 
-// Messages reads a topic from its beginning to its present end.
+// Messages reads a topic from its beginning to its present end, partition by partition.
 func (a *App) Messages(ctx context.Context, topic string) ([]event.Message, error) {
-	records, err := readAll(ctx, a.broker, topic)
+	byPartition := map[int32][]event.Message{}
+	err := broker.ReadAll(ctx, a.broker, topic, func(r broker.Record) error {
+		byPartition[r.Partition] = append(byPartition[r.Partition], r.Message)
+		return nil
+	})
 	if err != nil {
 		return nil, fmt.Errorf("read topic %s: %w", topic, err)
 	}
-	all := make([]event.Message, len(records))
-	for i, r := range records {
-		all[i] = r.Message
-	}
-	return all, nil
-}
-
-// readAll reads what a topic holds now, partition by partition.
-func readAll(ctx context.Context, b broker.Broker, name string) ([]broker.Record, error) {
-	topics, err := b.Topics(ctx, name)
-	if err != nil {
-		return nil, err
-	}
-	ranges, err := b.Offsets(ctx, name)
-	if err != nil {
-		return nil, err
-	}
-	reader, err := b.Reader("whole-topic")
-	if err != nil {
-		return nil, err
-	}
-	defer reader.Close()
-	missing := map[int32]int64{}
-	for n, r := range ranges {
-		if r.End > r.Start {
-			missing[int32(n)] = r.End
-			reader.Add(topics[0], int32(n), r.Start)
-		}
-	}
-	byPartition := make([][]broker.Record, len(ranges))
-	for len(missing) > 0 {
-		fetches, err := reader.Poll(ctx)
-		if err != nil {
-			return nil, err
-		}
-		for _, f := range fetches {
-			if f.Err != nil {
-				return nil, fmt.Errorf("partition %d: %w", f.Partition, f.Err)
-			}
-			end, ok := missing[f.Partition]
-			for _, r := range f.Records {
-				if ok && r.Offset < end {
-					byPartition[f.Partition] = append(byPartition[f.Partition], r)
-				}
-				if ok && r.Offset >= end-1 {
-					delete(missing, f.Partition)
-					reader.Remove(name, f.Partition)
-					break
-				}
-			}
-		}
-	}
-	var all []broker.Record
-	for _, p := range byPartition {
-		all = append(all, p...)
+	var all []event.Message
+	for _, p := range slices.Sorted(maps.Keys(byPartition)) {
+		all = append(all, byPartition[p]...)
 	}
 	return all, nil
 }

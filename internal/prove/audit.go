@@ -32,46 +32,7 @@ func (p *proof) audit(ctx context.Context) (map[string]holding, error) {
 
 func hold(ctx context.Context, b broker.Broker, name string) (holding, error) {
 	h := holding{distinct: map[string]map[int64]bool{}}
-	topics, err := b.Topics(ctx, name)
-	if err != nil {
-		return h, err
-	}
-	ranges, err := b.Offsets(ctx, name)
-	if err != nil {
-		return h, err
-	}
-	reader, err := b.Reader("prove")
-	if err != nil {
-		return h, err
-	}
-	defer reader.Close()
-	left := 0
-	for n, r := range ranges {
-		if r.Start < r.End {
-			left++
-			reader.Add(topics[0], int32(n), r.Start)
-		}
-	}
-	for left > 0 {
-		fetches, err := reader.Poll(ctx)
-		if err != nil {
-			return h, err
-		}
-		for _, f := range fetches {
-			if f.Err != nil {
-				return h, fmt.Errorf("partition %d: %w", f.Partition, f.Err)
-			}
-			for _, r := range f.Records {
-				if err := h.add(r); err != nil {
-					return h, err
-				}
-				if r.Offset == ranges[f.Partition].End-1 {
-					left--
-				}
-			}
-		}
-	}
-	return h, nil
+	return h, broker.ReadAll(ctx, b, name, h.add)
 }
 
 func (h *holding) add(r broker.Record) error {

@@ -48,6 +48,7 @@ func Exercise(t *testing.T, c Cluster) {
 		{"Remove", remove},
 		{"AddElsewhere", addElsewhere},
 		{"Pause", pause},
+		{"Whole", whole},
 		{"OutOfRange", outOfRange},
 		{"Trimmed", trimmed},
 		{"Recreated", recreated},

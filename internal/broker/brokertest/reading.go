@@ -290,3 +290,40 @@ func (f *fixture) publishUntil(partition int32, n int) {
 		}
 	}
 }
+
+// whole: a topic is read from its beginning to the ends that it had, in order, and an error of who reads it ends that.
+func whole(t *testing.T, c Cluster) {
+	f := open(t, c, 3, nil)
+	f.publish(0, 0, 300)
+	f.publish(2, 0, 40)
+	next := map[int32]int64{}
+	read := func(yield func(broker.Record) error) error {
+		clear(next)
+		return broker.ReadAll(f.ctx, f, f.topic.Name, func(r broker.Record) error {
+			if r.Offset != next[r.Partition] {
+				t.Errorf("partition %d goes on at offset %d, want %d", r.Partition, r.Offset, next[r.Partition])
+			}
+			next[r.Partition] = r.Offset + 1
+			return yield(r)
+		})
+	}
+	late := false
+	err := read(func(broker.Record) error {
+		if !late { // it comes behind the ends, and ReadAll doesn't follow
+			late = true
+			f.publish(1, 0, 5)
+			f.publish(2, 40, 5)
+		}
+		return nil
+	})
+	if err != nil || next[0] != 300 || next[1] != 0 || next[2] != 40 {
+		t.Errorf("read up to %v with error %v, want 300, nothing and 40", next, err)
+	}
+	enough := errors.New("enough")
+	if err := read(func(broker.Record) error { return enough }); !errors.Is(err, enough) || len(next) != 1 {
+		t.Errorf("after an error of the caller: %v, and read on to %v", err, next)
+	}
+	if err := broker.ReadAll(f.ctx, f, unique("missing"), nil); !errors.Is(err, broker.ErrNoTopic) {
+		t.Errorf("a topic that isn't there: %v", err)
+	}
+}
