@@ -83,8 +83,10 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// run scans until ctx ends.
+// run scans until ctx ends. It begins by reading what was committed: an earlier run that lost its lease may have had
+// offers under way that were committed and never answered, and others may have gone on meanwhile.
 func (f *finder) run(ctx context.Context, feed feed) error {
+	f.known, f.unstable = nil, 0
 	for {
 		if f.known == nil {
 			if err := f.load(ctx); err != nil {

@@ -18,6 +18,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/swarmlog/swarmlog/event"
 	"github.com/swarmlog/swarmlog/ledger"
 )
 
@@ -468,4 +469,33 @@ func randomText(r *rand.Rand, n int) string {
 		b.WriteString([]string{"log ", "lease ", "epoch. ", "\n", "\n\n", "worker ", "é", "<tag> "}[r.IntN(8)])
 	}
 	return b.String()
+}
+
+// fencedFeed commits an offer and says that its lease is gone, as where the answer to a commit came too late.
+type fencedFeed struct{ feed }
+
+func (f fencedFeed) Offer(ctx context.Context, e event.Event, h handler) (ledger.Outcome, error) {
+	if _, err := f.feed.Offer(ctx, e, h); err != nil {
+		return 0, err
+	}
+	return 0, ledger.ErrFenced
+}
+
+// A finder that gets its lease back in the same process goes on from what is committed, not from what it knew: else it
+// would announce a file anew that it announced before, and one that can't be read would be dead-lettered twice.
+func TestFinderGoesOnAfterLosingItsLease(t *testing.T) {
+	s, dir := newSwarm(t), t.TempDir()
+	write(t, filepath.Join(dir, "large.txt"), strings.Repeat("x", 2<<20)) // larger than what the finder takes
+	f := s.finderOn(dir)
+	if err := f.run(t.Context(), fencedFeed{s.feed()}); !errors.Is(err, ledger.ErrFenced) || len(s.queue) != 1 {
+		t.Fatalf("a finder that lost its lease ends with %v after %d events", err, len(s.queue))
+	}
+	ended := errors.New("one scan is enough")
+	f.wait = func(context.Context, time.Duration) error { return ended }
+	if err := f.run(t.Context(), s.feed()); !errors.Is(err, ended) {
+		t.Fatal(err)
+	}
+	if len(s.queue) != 1 || s.offers != 1 {
+		t.Errorf("%d events and %d offers, want the ones of before", len(s.queue), s.offers)
+	}
 }
