@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/swarmlog/swarmlog/event"
+	"github.com/swarmlog/swarmlog/internal/broker"
 	"github.com/swarmlog/swarmlog/internal/engine"
 	"github.com/swarmlog/swarmlog/internal/telemetry"
 	"github.com/swarmlog/swarmlog/ledger"
@@ -144,6 +145,37 @@ func (m *meter) Published(n int) {
 	}
 }
 
+// gated is a broker whose readers poll once all partitions were added. The engine adds them as it takes its leases, one
+// after the other, while a fetch may already wait for more of the first ones: that is how it starts, and not its pace.
+type gated struct{ broker.Broker }
+
+func (g gated) Reader(name string) (broker.Reader, error) {
+	r, err := g.Broker.Reader(name)
+	return &gatedReader{Reader: r, open: make(chan struct{})}, err
+}
+
+type gatedReader struct {
+	broker.Reader
+	added atomic.Int32
+	open  chan struct{}
+}
+
+func (g *gatedReader) Add(t broker.Topic, partition int32, offset int64) {
+	g.Reader.Add(t, partition, offset)
+	if g.added.Add(1) == partitions {
+		close(g.open)
+	}
+}
+
+func (g *gatedReader) Poll(ctx context.Context) ([]broker.Fetch, error) {
+	select {
+	case <-g.open:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	return g.Reader.Poll(ctx)
+}
+
 // engine is the engine, with the options that `swarmlog up` gives it.
 func (p *pair) engine(b *testing.B, e effect, n, emits int) run {
 	db, _, remove := p.openLedger(b)
@@ -153,7 +185,7 @@ func (p *pair) engine(b *testing.B, e effect, n, emits int) run {
 		once sync.Once
 		c    clock
 	)
-	stop := runEngine(b, engine.Options{Swarm: "bench", Worker: "local-1", Ledger: db, Broker: p.broker, Meter: m}, nil, engine.Agent{
+	stop := runEngine(b, engine.Options{Swarm: "bench", Worker: "local-1", Ledger: db, Broker: gated{p.broker}, Meter: m}, nil, engine.Agent{
 		Name: agentName, Reads: []string{topicIn}, Emits: []string{topicOut},
 		Setup: e.create,
 		Handle: func(_ context.Context, ev event.Event, s *engine.Step) error {
