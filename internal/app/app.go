@@ -153,11 +153,11 @@ func (a *App) closeAll(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-func (a *App) openFolder(context.Context) error {
+func (a *App) openFolder(ctx context.Context) error {
 	if a.config.InMemory {
 		return nil
 	}
-	f, err := lockFolder(a.config.Data)
+	f, err := lockFolder(ctx, a.config.Data)
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/gofrs/flock"
 
@@ -34,15 +36,21 @@ type folder struct {
 	lock *flock.Flock
 }
 
+// lockWait is how long a start waits for the lock: those who only look whether somebody runs (Running) have a share of
+// it for a moment, and must not make a start fail.
+const lockWait = 300 * time.Millisecond
+
 // lockFolder makes the data folder and takes it for this process. The lock is the kernel's, so it ends with the
 // process, however that ends.
-func lockFolder(path string) (*folder, error) {
+func lockFolder(ctx context.Context, path string) (*folder, error) {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return nil, fmt.Errorf("make the data folder: %w; name another one with --data", err)
 	}
 	lock := flock.New(filepath.Join(path, lockFile), flock.SetPermissions(0o600))
-	ok, err := lock.TryLock()
-	if err != nil {
+	waiting, cancel := context.WithTimeout(ctx, lockWait)
+	defer cancel()
+	ok, err := lock.TryLockContext(waiting, lockWait/20)
+	if err != nil && (waiting.Err() == nil || ctx.Err() != nil) {
 		return nil, fmt.Errorf("lock the data folder %s: %w", path, err)
 	}
 	if !ok {
