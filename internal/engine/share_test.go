@@ -1,9 +1,13 @@
 package engine_test
 
 import (
+	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/swarmlog/swarmlog/event"
 	"github.com/swarmlog/swarmlog/internal/engine"
 	"github.com/swarmlog/swarmlog/ledger"
 )
@@ -38,4 +42,64 @@ func partitions(e *engine.Engine) (n int) {
 		n += len(a.Partitions)
 	}
 	return n
+}
+
+// Workers join and leave while records flow: partitions are shared out, all of them are worked on, and each record has
+// one effect, in order, under epochs that only rise.
+func TestWorkersJoinAndLeave(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "a", "b")
+	agents := []engine.Agent{recorder("first", "a", "b"), recorder("second", "b")}
+	const subjects, rounds = 30, 8
+	events := numbered(subjects, rounds*10)
+	part := func(i int) []event.Event { return events[i*subjects*10 : (i+1)*subjects*10] }
+	shares := func(want string, engines ...*engine.Engine) {
+		w.until("partitions are shared "+want, func() bool {
+			var got []string
+			for _, e := range engines {
+				got = append(got, fmt.Sprint(partitions(e)))
+			}
+			slices.Sort(got)
+			return strings.Join(got, ",") == want
+		})
+	}
+	one, stopOne := w.start(w.options("one"), agents...)
+	w.publish("a", part(0)...)
+	shares("8", one)
+	two, stopTwo := w.start(w.options("two"), agents...)
+	w.publish("a", part(1)...)
+	shares("4,4", one, two)
+	three, stopThree := w.start(w.options("three"), agents...)
+	w.publish("a", part(2)...)
+	// Four partitions of an agent among three: two at most for each, and none without an owner.
+	w.until("all partitions are owned", func() bool {
+		a, b, c := partitions(one), partitions(two), partitions(three)
+		return a+b+c == 8 && max(a, b, c) <= 4
+	})
+	w.publish("a", part(3)...)
+	stopTwo()
+	w.publish("a", part(4)...)
+	shares("4,4", one, three)
+	two, stopTwo = w.start(w.options("two"), agents...)
+	w.publish("a", part(5)...)
+	stopOne()
+	w.publish("a", part(6)...)
+	stopThree()
+	w.publish("a", part(7)...)
+	shares("8", two)
+	w.settle(two)
+	stopTwo()
+	for _, agent := range []string{"first", "second"} {
+		checkOnce(t, w.rows(agent), subjects, rounds*10)
+		epochs := map[string]int64{}
+		for _, r := range w.rows(agent) {
+			if r.epoch < epochs[r.subject] {
+				t.Fatalf("%s: %s committed under epoch %d, after %d", agent, r.id, r.epoch, epochs[r.subject])
+			}
+			epochs[r.subject] = r.epoch
+		}
+		if c := w.counters(agent); c.Applied != subjects*rounds*10 || c.Delivered()-c.Duplicate != c.Applied {
+			t.Errorf("%s: %+v", agent, c)
+		}
+	}
 }
