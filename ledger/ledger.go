@@ -30,6 +30,9 @@ var (
 	ErrUnknown = errors.New("outcome of the commit is unknown")
 	// ErrConflict says that an event of the same source and id, but another digest, was applied before.
 	ErrConflict = errors.New("an event with this id and other content was applied before")
+	// ErrElsewhere says that another worker may be asking a model the same at this moment: ask again in a while, then
+	// its answer serves both. It comes with the class fault.Unavailable.
+	ErrElsewhere = errors.New("another worker is asking the same")
 	// ErrInUse says that another process has the database or folder.
 	ErrInUse = errors.New("in use by another process")
 )
@@ -216,6 +219,10 @@ type Worker struct {
 	Oldest   time.Time `json:"oldest_step"` // start of the oldest running step; zero: none
 }
 
+// CallTime is how long a call that was begun may be in the air, as others take it: after that it's in doubt, also
+// where the lease that it was begun under is held still.
+const CallTime = 10 * time.Minute
+
 // Call names a call to a model made by an event's step.
 type Call struct {
 	Fence   Fence
@@ -302,6 +309,13 @@ type Ledger interface {
 
 	// Recall looks a call up and, where there's no answer, marks it as begun under the fence, in one
 	// transaction: the caller then sends it, and ends with Settle or Abandon.
+	//
+	// A call of this event and name that is pending is in doubt. With Reuse, so is one of another event to the same
+	// address, and this call takes its place, but only where nobody can have it in the air any more: it was begun by
+	// the same owner, who keeps calls to one address apart and so knows that it has ended; or under a lease that was
+	// released, has expired or is at another epoch by now; or longer than CallTime ago. Else it is ErrElsewhere, and
+	// nothing is marked or counted. An owner must therefore never Recall a call with Reuse while another one of its own
+	// to the same address is in the air.
 	Recall(ctx context.Context, c Call) (Answer, CallState, error)
 	// Settle records a complete answer for the call.
 	Settle(ctx context.Context, c Call, a Answer) error
@@ -315,7 +329,8 @@ type Ledger interface {
 	// Totals is the state of the whole ledger.
 	Totals(ctx context.Context) (Totals, error)
 	// Prune forgets what is older than the horizons and returns how many rows went. Seen ids go by log time:
-	// those seen before their own lease's LastTime minus seen. Recorded calls go by age.
+	// those seen before their own lease's LastTime minus seen. Recorded calls go by age, pending ones and those of
+	// events that are in the backlog excepted.
 	Prune(ctx context.Context, seen, recorded time.Duration) (int64, error)
 	Close() error
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/swarmlog/swarmlog/internal/fault"
 	"github.com/swarmlog/swarmlog/ledger"
 )
 
@@ -100,6 +101,33 @@ var callTests = []test{
 		k.wantCall(a, ledger.CallReused, "yes")
 		k.wantCalls(2, 1, 1)
 	}},
+	{"PendingAtAnotherWorkerIsLeftAlone", func(k *kit) {
+		first := k.fence
+		a, c := k.call("e1", 1, true), k.call("e3", 2, true)
+		k.wantCall(a, ledger.CallNew, "")
+		k.wantCall(c, ledger.CallNew, "")
+		k.fence = k.acquire(key(1, 1), "w2", 0).Fence
+		b, d := k.call("e2", 1, true), k.call("e4", 2, true)
+		if _, _, err := k.l.Recall(k.ctx, b); !errors.Is(err, ledger.ErrElsewhere) || fault.ClassOf(err) != fault.Unavailable {
+			k.Fatalf("a call that another worker has in the air: %v, want ErrElsewhere, unavailable", err)
+		}
+		k.wantCalls(2, 0, 0)
+		b.Reuse = false // doesn't want its answer
+		k.wantCall(b, ledger.CallNew, "")
+		k.must(k.l.Abandon(k.ctx, b))
+		b.Reuse = true
+		k.must(k.l.Settle(k.ctx, a, answer("yes")))
+		k.wantCall(b, ledger.CallReused, "yes")
+		k.must(k.l.Release(k.ctx, first)) // the other call was never settled
+		k.wantCall(d, ledger.CallInDoubt, "")
+		k.wantCalls(4, 1, 1)
+	}},
+	{"PendingUnderAnOlderEpochGivesItsPlace", func(k *kit) {
+		k.wantCall(k.call("e1", 1, true), ledger.CallNew, "")
+		k.acquire(k.fence.Key, worker, 0) // after a crash
+		k.fence = k.acquire(key(1, 1), "w2", 0).Fence
+		k.wantCall(k.call("e2", 1, true), ledger.CallInDoubt, "")
+	}},
 	{"StaleOwnerIsFenced", func(k *kit) {
 		c := k.call("e1", 1, false)
 		k.wantCall(c, ledger.CallNew, "")
@@ -144,6 +172,37 @@ var pruneTests = []test{
 		if n, err := k.l.Prune(k.ctx, time.Hour, time.Hour); n != 0 || err != nil {
 			k.Errorf("%d rows went with error %v", n, err)
 		}
+	}},
+	{"CallsOfWaitingEventsStay", func(k *kit) {
+		settle := func(s *ledger.Step) ledger.Call {
+			c := k.call(s.Event.ID, 1, false)
+			k.wantCall(c, ledger.CallNew, "")
+			k.must(k.l.Settle(k.ctx, c, answer("yes")))
+			return c
+		}
+		dead, behind, applied := k.dies(0, "doc"), k.waits(1, "doc", "parked: behind offset 0"), k.step(2)
+		a, b, c := settle(dead), settle(behind), settle(applied)
+		for _, r := range k.commit(applied) {
+			k.want(r, ledger.Applied, nil)
+		}
+		k.want(k.commit(dead)[0], ledger.Dead, nil)
+		k.want(k.commit(behind)[0], ledger.Waiting, nil)
+		k.until("the youngest of the records to be old", func() bool {
+			_, err := k.l.Prune(k.ctx, time.Hour, time.Millisecond)
+			k.must(err)
+			_, state, err := k.l.Recall(k.ctx, c)
+			k.must(err)
+			return state != ledger.CallRecorded
+		})
+		k.wantCall(a, ledger.CallRecorded, "yes") // their redrive must not pay again
+		k.wantCall(b, ledger.CallRecorded, "yes")
+		k.want(k.commit(k.redrive(dead, ledger.Applied))[0], ledger.Applied, nil)
+		k.until("the record of an event that left the backlog to go", func() bool {
+			n, err := k.l.Prune(k.ctx, time.Hour, time.Millisecond)
+			k.must(err)
+			return n > 0
+		})
+		k.wantCall(a, ledger.CallNew, "")
 	}},
 	{"CallsGoByAge", func(k *kit) {
 		settled, pending := k.call("e1", 1, false), k.call("e2", 2, false)

@@ -30,7 +30,7 @@ var (
 	qInsertOutbox  = define("INSERT INTO swarmlog_outbox (lease_id, seq, topic, part, message) VALUES (?, ?, ?, ?, ?)")
 	qDeleteOutbox  = define("DELETE FROM swarmlog_outbox WHERE lease_id = ? AND seq BETWEEN ? AND ?")
 	qBacklogRow    = define("SELECT dead FROM swarmlog_backlog WHERE lease_id = ? AND position = ?")
-	qInsertBacklog = define("INSERT INTO swarmlog_backlog (lease_id, position, subject, sequence, reason, dead, message) VALUES (?, ?, ?, ?, ?, ?, ?)")
+	qInsertBacklog = define("INSERT INTO swarmlog_backlog (lease_id, position, subject, sequence, reason, dead, message, event) VALUES (?, ?, ?, ?, ?, ?, ?, ?)")
 	qUpdateBacklog = define("UPDATE swarmlog_backlog SET dead = ?3, reason = coalesce(?4, reason) WHERE lease_id = ?1 AND position = ?2")
 	qDeleteBacklog = define("DELETE FROM swarmlog_backlog WHERE lease_id = ? AND position = ?")
 	qCommits       = define("SELECT commits FROM swarmlog_lease WHERE id = ?")
@@ -325,7 +325,9 @@ func (a *attempt) wait(l *heldLease, s *ledger.Step, outcome ledger.Outcome, rea
 		_, err = a.c.exec(qDeleteBacklog, l.id.id, s.Offset)
 	case stays:
 		w := s.Wait
-		_, err = a.c.exec(qInsertBacklog, l.id.id, s.Offset, w.Subject, w.Sequence, reason, flag, encodeMessage(w.Message))
+		var key [sha256.Size]byte
+		key, a.scratch = eventKey(a.scratch, s.Event.Source, s.Event.ID)
+		_, err = a.c.exec(qInsertBacklog, l.id.id, s.Offset, w.Subject, w.Sequence, reason, flag, encodeMessage(w.Message), key[:16])
 	}
 	return err
 }

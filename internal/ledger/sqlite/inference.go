@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/swarmlog/swarmlog/internal/fault"
 	"github.com/swarmlog/swarmlog/ledger"
 )
 
@@ -14,16 +15,22 @@ var (
 		"WHERE r.group_id = ? AND r.event = ? AND r.name = ?")
 	qReusable      = define("SELECT i.id, " + answerColumns + " FROM swarmlog_inference i WHERE i.address = ? AND i.reusable = 1 ORDER BY i.id DESC LIMIT 1")
 	qForgetPending = define("DELETE FROM swarmlog_recorded WHERE address = ? AND reuse = 1 AND inference_id IS NULL")
-	qRecord        = define("INSERT INTO swarmlog_recorded VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET " +
-		"address = excluded.address, reuse = excluded.reuse, key = excluded.key, inference_id = excluded.inference_id, time = excluded.time")
+	// Begun by another event's step, under a lease that another worker still has, and not long ago.
+	qElsewhere = define("SELECT l.owner FROM swarmlog_recorded r JOIN swarmlog_lease l ON l.id = r.lease_id AND l.epoch = r.epoch " +
+		"WHERE r.address = ?1 AND r.reuse = 1 AND r.inference_id IS NULL AND r.time > ?2 AND l.owner NOT IN ('', ?3) AND l.expires > ?4 " +
+		"AND NOT (r.group_id = ?5 AND r.event = ?6 AND r.name = ?7) LIMIT 1")
+	qRecord = define("INSERT INTO swarmlog_recorded (group_id, event, name, address, reuse, key, inference_id, time, lease_id, epoch) " +
+		"VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET address = excluded.address, reuse = excluded.reuse, key = excluded.key, " +
+		"inference_id = excluded.inference_id, time = excluded.time, lease_id = excluded.lease_id, epoch = excluded.epoch")
 	qInsertAnswer = define("INSERT INTO swarmlog_inference (address, model, response, tokens_in, tokens_out, time, reusable) VALUES (?, ?, ?, ?, ?, ?, ?) RETURNING id")
 	qAbandon      = define("DELETE FROM swarmlog_recorded WHERE group_id = ? AND event = ? AND name = ? AND inference_id IS NULL")
 	qCountCalls   = define("UPDATE swarmlog_inference_total SET calls = calls + ?, reused = reused + ?, in_doubt = in_doubt + ?")
 	qCalls        = define("SELECT calls, reused, in_doubt FROM swarmlog_inference_total")
 )
 
-// callKey is where a call's record is.
+// callKey is where a call's record is, and the lease that it's made under.
 type callKey struct {
+	lease int64
 	group int64
 	event []byte
 	name  string
@@ -36,7 +43,7 @@ func (db *DB) callKey(c *conn, call ledger.Call) (callKey, error) {
 		return callKey{}, err
 	}
 	sum, _ := eventKey(nil, call.Source, call.EventID)
-	return callKey{id.group, sum[:16], call.Name}, nil
+	return callKey{id.id, id.group, sum[:16], call.Name}, nil
 }
 
 func readAnswer(r row) ledger.Answer {
@@ -53,7 +60,7 @@ func (db *DB) record(c *conn, k callKey, call ledger.Call, inference int64) erro
 	if inference != 0 {
 		id = inference
 	}
-	_, err := c.exec(qRecord, k.group, k.event, k.name, call.Address[:], reuse, call.Key, id, stamp(db.opts.Now()))
+	_, err := c.exec(qRecord, k.group, k.event, k.name, call.Address[:], reuse, call.Key, id, stamp(db.opts.Now()), k.lease, call.Fence.Epoch)
 	return err
 }
 
@@ -101,8 +108,11 @@ func (db *DB) recall(c *conn, k callKey, call ledger.Call) (answer ledger.Answer
 			_, err := c.exec(qCountCalls, int64(0), int64(1), int64(0))
 			return answer, ledger.CallReused, err
 		}
-		// A call of another event to the same address that is still pending has no one who waits for it: its caller
-		// would have kept this one back. So it's in doubt, and this one takes its place.
+		if err := db.elsewhere(c, k, call); err != nil {
+			return answer, 0, err
+		}
+		// A call of another event to the same address that is still pending isn't in the air: the same owner would have
+		// kept this one back, and others have lost their lease. So it's in doubt, and this one takes its place.
 		n, err := c.exec(qForgetPending, call.Address[:])
 		if err != nil {
 			return answer, 0, err
@@ -118,6 +128,18 @@ func (db *DB) recall(c *conn, k callKey, call ledger.Call) (answer ledger.Answer
 	}
 	_, err = c.exec(qCountCalls, int64(1), int64(0), int64(0))
 	return answer, ledger.CallNew, err
+}
+
+// elsewhere is ErrElsewhere where another worker may have a call to the same address in the air.
+func (db *DB) elsewhere(c *conn, k callKey, call ledger.Call) error {
+	now := db.opts.Now()
+	var owner string
+	found, err := c.first(qElsewhere, func(r row) { owner = r.text(0) }, call.Address[:], stamp(now.Add(-ledger.CallTime)),
+		call.Fence.Owner, stamp(now), k.group, k.event, k.name)
+	if err == nil && found {
+		err = fault.As(fault.Unavailable, fmt.Errorf("%w: %s", ledger.ErrElsewhere, owner))
+	}
+	return err
 }
 
 // Settle implements ledger.Ledger. The first answer to a call stays.

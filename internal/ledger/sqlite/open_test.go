@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql/driver"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/swarmlog/swarmlog/event"
 	"github.com/swarmlog/swarmlog/internal/fault"
 	"github.com/swarmlog/swarmlog/ledger"
 )
@@ -166,6 +168,53 @@ func TestForeignAndNewerFilesAreRefused(t *testing.T) {
 		}
 	}
 }
+
+// A file of the first version goes on where it stood: what was recorded, what was in doubt and what waits.
+func TestFileOfTheFirstVersionIsBroughtUpToDate(t *testing.T) {
+	p := path(t)
+	c, err := openConn(fileURI(p, "rwc") + pragmas())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := migrateTo(c, 1, migrationFiles()[0]); err != nil {
+		t.Fatal(err)
+	}
+	called, _ := eventKey(nil, "test", "e1")
+	for _, sql := range []string{
+		"INSERT INTO swarmlog_group VALUES (1, 'reader')",
+		"INSERT INTO swarmlog_lease VALUES (1, 1, x'01000000000000000000000000000000', 0, 'pages', 'w1', 4, 0, 7, NULL, 0, 5, 0, 0, 0, 0, 1, 1, 0, 0, 3)",
+		"INSERT INTO swarmlog_backlog VALUES (1, 1, 5, 'doc', 0, 'parked: offset 5 died', 1, x'" + fmt.Sprintf("%x", encodeMessage(parked)) + "')",
+		"INSERT INTO swarmlog_recorded VALUES (1, x'" + fmt.Sprintf("%x", called[:16]) + "', 'notes', zeroblob(32), 1, 'key', NULL, 1)",
+	} {
+		st, err := c.prepare(sql)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := st.ExecContext(background, nil); err != nil {
+			t.Fatal(err)
+		}
+		_ = st.Close()
+	}
+	_ = c.close()
+
+	db := open(t, p)
+	l, err := db.Acquire(t.Context(), ledger.Key{Group: "reader", TopicID: [16]byte{1}}, "pages", "w2", 0, time.Minute)
+	if err != nil || l.Epoch != 5 || l.Next != 7 || l.Counters.Applied != 5 {
+		t.Fatalf("lease %+v, %v", l, err)
+	}
+	rows, err := db.Backlog(t.Context(), l.Fence, "doc", 10)
+	if err != nil || len(rows) != 1 || !rows[0].Dead || string(rows[0].Message.Value) != string(parked.Value) {
+		t.Errorf("backlog %+v, %v", rows, err)
+	}
+	for _, id := range []string{"e2", "e1"} { // of another event, and of the one that had begun
+		call := ledger.Call{Fence: l.Fence, Source: "test", EventID: id, Name: "notes", Reuse: true, Key: "key"}
+		if _, state, err := db.Recall(t.Context(), call); err != nil || state != ledger.CallInDoubt {
+			t.Errorf("call of %s: state %d, %v", id, state, err)
+		}
+	}
+}
+
+var parked = event.Message{Key: []byte("doc"), Value: []byte("what waits"), Time: time.UnixMilli(1_700_000_000_000).UTC()}
 
 func TestClosedLedger(t *testing.T) {
 	db := open(t, Memory)

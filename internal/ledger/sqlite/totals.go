@@ -123,8 +123,10 @@ var (
 	qOldSeen    = define("SELECT 1 FROM swarmlog_seen s JOIN swarmlog_lease l ON l.id = s.lease_id WHERE s.id BETWEEN ? AND ? AND s.log_time < min(l.last_time, ?) - ? LIMIT 1")
 	qForgetSeen = define("DELETE FROM swarmlog_seen WHERE id BETWEEN ?1 AND ?2 AND log_time < (SELECT min(l.last_time, ?3) - ?4 FROM swarmlog_lease l WHERE l.id = lease_id)")
 
-	qForgetRecorded = define("DELETE FROM swarmlog_recorded WHERE (group_id, event, name) IN (SELECT group_id, event, name FROM swarmlog_recorded " +
-		"WHERE inference_id IS NOT NULL AND time < ? LIMIT ?)")
+	// What an event that still waits has got is kept, whatever its age: its redrive must not pay again.
+	qForgetRecorded = define("DELETE FROM swarmlog_recorded WHERE (group_id, event, name) IN (SELECT r.group_id, r.event, r.name FROM swarmlog_recorded r " +
+		"WHERE r.inference_id IS NOT NULL AND r.time < ? AND NOT EXISTS (SELECT 1 FROM swarmlog_backlog b " +
+		"JOIN swarmlog_lease l ON l.id = b.lease_id WHERE b.event = r.event AND l.group_id = r.group_id) LIMIT ?)")
 	qForgetAnswers = define("DELETE FROM swarmlog_inference WHERE id IN (SELECT i.id FROM swarmlog_inference i WHERE i.time < ? " +
 		"AND NOT EXISTS (SELECT 1 FROM swarmlog_recorded r WHERE r.inference_id = i.id) LIMIT ?)")
 	qForgetWorkers = define("DELETE FROM swarmlog_worker WHERE beat < ?")
