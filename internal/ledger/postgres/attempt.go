@@ -329,11 +329,7 @@ func (a *attempt) carryOut(l *heldLease, i int, s *ledger.Step) (firstSeq int64,
 	for _, o := range s.Emits {
 		l.Seq++
 		l.dirty = true
-		m := encodeMessage(o.Message)
-		if len(m) > largestMessage {
-			return 0, &stepFailure{i, fault.Permanentf("an emitted event takes %d bytes, and the ledger %d at most", len(m), largestMessage)}
-		}
-		a.pending.outbox = append(a.pending.outbox, outRow{l.id, l.Seq, o.Topic, o.Partition, m})
+		a.pending.outbox = append(a.pending.outbox, outRow{l.id, l.Seq, o.Topic, o.Partition, encodeMessage(o.Message)})
 	}
 	return firstSeq, nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/swarmlog/swarmlog/event"
 	"github.com/swarmlog/swarmlog/internal/fault"
 	"github.com/swarmlog/swarmlog/ledger"
 )
@@ -90,14 +91,34 @@ func invalid(s *ledger.Step) error {
 		what = "it waits and has effects"
 	}
 	for _, o := range s.Emits {
+		if n := size(o.Message); n > largestMessage {
+			return fault.Permanentf("%s: it emits an event of %d bytes, and the ledger takes %d at most", whose(s), n, largestMessage)
+		}
 		if !utf8.ValidString(o.Topic) || strings.IndexByte(o.Topic, 0) >= 0 {
 			what = fmt.Sprintf("it emits to a topic that no broker can have: %q", o.Topic)
+		}
+	}
+	if s.Wait != nil {
+		if n := size(s.Wait.Message); n > largestMessage {
+			return fault.Permanentf("%s: its record has %d bytes, and the backlog takes %d at most", whose(s), n, largestMessage)
 		}
 	}
 	if what == "" {
 		return nil
 	}
-	return fault.Fatalf("commit step of %s at offset %d of partition %d: %s", s.Fence.Group, s.Offset, s.Fence.Partition, what)
+	return fault.Fatalf("%s: %s", whose(s), what)
+}
+
+func whose(s *ledger.Step) string {
+	return fmt.Sprintf("commit step of %s at offset %d of partition %d", s.Fence.Group, s.Offset, s.Fence.Partition)
+}
+
+func size(m event.Message) int {
+	n := len(m.Key) + len(m.Value)
+	for _, h := range m.Headers {
+		n += len(h.Key) + len(h.Value)
+	}
+	return n
 }
 
 // verdict is what became of an unknown COMMIT.

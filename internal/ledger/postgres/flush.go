@@ -3,7 +3,6 @@ package postgres
 import (
 	"bytes"
 	"cmp"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -32,6 +31,7 @@ var (
 )
 
 const (
+	// largestMessage is far above what a broker takes, and far below what a bytea holds.
 	largestMessage = 256 << 20
 	// statementBytes bounds what one statement inserts, with the message that passes it.
 	statementBytes = 8 << 20
@@ -84,9 +84,7 @@ func (a *attempt) flush(last bool) error {
 	}
 	a.moveHistories(b)
 	a.writeOutbox(b)
-	if err := a.writeBacklog(b); err != nil {
-		return err
-	}
+	a.writeBacklog(b)
 	for _, l := range a.leases {
 		if last && l.dirty {
 			a.save(b, l)
@@ -208,7 +206,7 @@ func (w *waitColumns) add(k rowKey, r *waitRow) {
 	w.reasons, w.dead = append(w.reasons, text(r.reason)), append(w.dead, r.dead)
 }
 
-func (a *attempt) writeBacklog(b *pgx.Batch) error {
+func (a *attempt) writeBacklog(b *pgx.Batch) {
 	var made, changed, gone waitColumns
 	insert := func() {
 		if n := len(made.leases); n > 0 {
@@ -221,9 +219,6 @@ func (a *attempt) writeBacklog(b *pgx.Batch) error {
 		case !r.changed:
 		case r.present && !r.was:
 			m := encodeMessage(r.wait.Message)
-			if len(m) > largestMessage {
-				return errors.New("a record is too large for the backlog")
-			}
 			made.add(k, r)
 			made.sequences, made.keys = append(made.sequences, r.wait.Sequence), append(made.keys, subjectKey(r.wait.Subject))
 			made.subjects, made.messages = append(made.subjects, []byte(r.wait.Subject)), append(made.messages, m)
@@ -244,7 +239,6 @@ func (a *attempt) writeBacklog(b *pgx.Batch) error {
 	if n := len(gone.leases); n > 0 {
 		exactly(b.Queue(a.db.sql[qDeleteBacklog], gone.leases, gone.positions), n)
 	}
-	return nil
 }
 
 func (a *attempt) save(b *pgx.Batch, l *heldLease) {

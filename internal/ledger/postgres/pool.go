@@ -121,9 +121,13 @@ func (l *link) rollback() {
 	}
 }
 
-// own runs f, one of the ledger's own writes, on a connection of its own. What f began must be over when it returns
-// nil. After a deadlock or a serialization failure it runs again.
+// own runs f, one of the ledger's own reads or writes, on a connection of its own. What f began must be over when it
+// returns nil. After a deadlock or a serialization failure it runs again.
 func (db *DB) own(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
+	return db.ownWithin(ctx, db.call, f)
+}
+
+func (db *DB) ownWithin(ctx context.Context, limit time.Duration, f func(context.Context, *pgx.Conn) error) error {
 	select {
 	case <-db.closed:
 		return errClosed
@@ -136,7 +140,7 @@ func (db *DB) own(ctx context.Context, f func(context.Context, *pgx.Conn) error)
 	l := &link{db: db, c: c}
 	defer l.close()
 	for n := 1; ; n++ {
-		limited, cancel := context.WithTimeout(ctx, db.call)
+		limited, cancel := context.WithTimeout(ctx, limit)
 		err := f(limited, l.conn())
 		cancel()
 		if err == nil {

@@ -25,19 +25,26 @@ const effectTimeout = 300 * time.Millisecond
 // hang runs for minutes and can be cancelled.
 const hang = "SELECT pg_sleep(600)"
 
-// room is a schema for a ledger and one for users' tables, which go with the test.
+// room is a schema for a ledger and one for users' tables, which go with the test. A database for each would take ten
+// times as long.
 type room struct {
-	dsn    string
-	schema string
+	dsn    string // its search path is the users' schema
+	schema string // the ledger's
 }
 
 func newRoom(t testing.TB) room {
 	t.Helper()
-	dsn := given.Postgres(t)
+	return roomOn(t, given.Postgres(t))
+}
+
+func roomOn(t testing.TB, server string) room {
+	t.Helper()
 	name := "t" + strings.ToLower(rand.Text()[:12])
-	admin(t, dsn, "CREATE SCHEMA "+name+"_user")
-	t.Cleanup(func() { admin(t, dsn, "DROP SCHEMA IF EXISTS "+name+" CASCADE", "DROP SCHEMA "+name+"_user CASCADE") })
-	return room{dsn: with(t, dsn, "search_path", name+"_user"), schema: name}
+	admin(t, server, "CREATE SCHEMA "+name+"_user")
+	t.Cleanup(func() {
+		admin(t, server, "DROP SCHEMA IF EXISTS "+name+" CASCADE", "DROP SCHEMA "+name+"_user CASCADE")
+	})
+	return room{dsn: with(t, server, "search_path", name+"_user"), schema: name}
 }
 
 // with adds a parameter to a connection URL.

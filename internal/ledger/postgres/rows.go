@@ -3,8 +3,10 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/swarmlog/swarmlog/internal/fault"
 )
@@ -18,6 +20,7 @@ type rows struct {
 	sql   string
 
 	pg       pgx.Rows
+	fields   []pgconn.FieldDescription
 	raw      [][]byte // the current row; nil before the first and after the last
 	rest     [][][]byte
 	inMemory bool
@@ -43,11 +46,19 @@ func (r *rows) Next() bool {
 	case r.ended:
 	case r.pg.Next():
 		r.raw = r.pg.RawValues()
+		r.describe()
 	default:
 		r.ended = true
 		r.finish()
 	}
 	return r.raw != nil && r.err == nil
+}
+
+// describe keeps what the columns are: the connection uses its memory again for the next query. t.gate is held.
+func (r *rows) describe() {
+	if r.fields == nil {
+		r.fields = slices.Clone(r.pg.FieldDescriptions())
+	}
 }
 
 // finish closes the query and notes its error. t.gate is held.
@@ -67,6 +78,7 @@ func (r *rows) drain() {
 	}
 	r.raw = clone(r.raw) // it's the connection's, and may be scanned yet
 	for r.pg.Next() {
+		r.describe()
 		r.rest = append(r.rest, clone(r.pg.RawValues()))
 	}
 	r.inMemory = true
@@ -107,11 +119,10 @@ func (r *rows) scan(raw [][]byte, dest []any) error {
 	if raw == nil {
 		return fault.Permanentf("scan: there's no row: call Next first, and Close last")
 	}
-	fields := r.pg.FieldDescriptions()
-	if len(dest) != len(fields) {
-		return fault.Permanentf("scan: the query has %d columns and Scan got %d destinations", len(fields), len(dest))
+	if len(dest) != len(r.fields) {
+		return fault.Permanentf("scan: the query has %d columns and Scan got %d destinations", len(r.fields), len(dest))
 	}
-	if err := pgx.ScanRow(r.t.c.TypeMap(), fields, raw, dest...); err != nil {
+	if err := pgx.ScanRow(r.t.c.TypeMap(), r.fields, raw, dest...); err != nil {
 		return fault.As(fault.Permanent, fmt.Errorf("scan: %w", err))
 	}
 	return nil

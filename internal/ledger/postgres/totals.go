@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -146,7 +145,10 @@ func (db *DB) handle(ctx context.Context, l *link, p place, f func(context.Conte
 	return t.end(err)
 }
 
-const pruneWindow = 16 << 10 // rows deleted in one transaction at most
+const (
+	pruneWindow = 16 << 10 // rows deleted in one transaction at most
+	pruneLimit  = 10 * time.Minute
+)
 
 var (
 	// A row ages by its own lease's log time. A record from the future must not make all others old: the lease's log
@@ -186,13 +188,10 @@ func (db *DB) Prune(ctx context.Context, seen, recorded time.Duration) (gone int
 }
 
 func (db *DB) forget(ctx context.Context, q stmt, args ...any) (n int64, err error) {
-	err = db.own(ctx, func(ctx context.Context, c *pgx.Conn) error {
+	err = db.ownWithin(ctx, pruneLimit, func(ctx context.Context, c *pgx.Conn) error {
 		tag, err := c.Exec(ctx, db.sql[q], args...)
 		n = tag.RowsAffected()
 		return err
 	})
-	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-		err = fmt.Errorf("it took longer than %s: %w", db.call, err)
-	}
 	return n, err
 }

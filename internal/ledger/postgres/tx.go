@@ -15,6 +15,7 @@ import (
 
 var (
 	errRevoked = fault.As(fault.Permanent, errors.New("the transaction handle was used after its effect had returned or run out of time; don't keep it"))
+	errEnded   = fault.As(fault.Fatal, errors.New("the effect ended the ledger's transaction; return an error to undo a step"))
 	errStray   = errors.New("a statement was still running when its effect returned")
 )
 
@@ -240,6 +241,8 @@ func (t *txn) revoke() {
 	switch {
 	case t.c.IsClosed():
 		t.fail(environment("keep the transaction", errors.New("the connection is lost")))
+	case t.c.PgConn().TxStatus() == 'I':
+		t.fail(errEnded)
 	case t.c.PgConn().TxStatus() != 'T':
 		t.fail(errStray)
 	}
