@@ -48,7 +48,7 @@ func (r *reader) modelsOf(env func(string) (string, bool)) []Model {
 			{Name: "embedding", Provider: Builtin, Reuse: ReuseByAddress},
 		}
 	}
-	m := Model{Provider: OpenAI, BaseURL: DefaultBaseURL, Reuse: ReuseByAddress, FromEnv: true}
+	m := Model{Provider: OpenAI, BaseURL: DefaultBaseURL, Reuse: ReuseByAddress}
 	if base != "" {
 		if problem := urlProblem(base); problem != "" {
 			r.problems = append(r.problems, Problem{Found: "environment variable OPENAI_BASE_URL " + problem,
@@ -96,9 +96,9 @@ func (r *reader) check(s *Swarm) {
 		if a.Pool != "" && !slices.Contains(pools, a.Pool) {
 			r.add(a.place("pool"), fmt.Sprintf("agent %s runs in pool %q, which isn't among pools", a.Name, a.Pool), oneOf(a.Pool, pools))
 		}
-		if p := s.Pool(a.Pool); p != nil {
-			r.checkPool(a, p)
-		}
+	}
+	for i := range s.Pools {
+		r.shareOut(s, &s.Pools[i])
 	}
 }
 
@@ -134,18 +134,6 @@ func (a *Agent) placeOf(key, text string) *node {
 		}
 	}
 	return n
-}
-
-func (r *reader) checkPool(a *Agent, p *Pool) {
-	at := a.place("limits")
-	if p.Memory > 0 && a.Limits.Bytes > p.Memory {
-		r.add(at, fmt.Sprintf("agent %s may hold %s, but its pool %s has %s", a.Name, FormatSize(a.Limits.Bytes), p.Name, FormatSize(p.Memory)),
-			"write a lower bytes, or a pool with more memory")
-	}
-	if p.Steps > 0 && a.Limits.Steps > p.Steps {
-		r.add(at, fmt.Sprintf("agent %s may run %d steps at once, but its pool %s has %d", a.Name, a.Limits.Steps, p.Name, p.Steps),
-			"write a lower steps, or a pool with more")
-	}
 }
 
 // fill sets the defaults of a kind.

@@ -56,7 +56,7 @@ type Agent struct {
 	Types  []string // event types; default: those of the kind
 	OnDead string   // "park" (default) or "skip"
 	Model  string   // an entry of Models; filled in for kinds that use a model
-	Pool   string   // default "": any worker
+	Pool   string   // default "": none, only its own limits bound it
 	Limits Limits
 
 	// Of a finder.
@@ -81,11 +81,14 @@ type Limits struct {
 	Hops     int
 }
 
-// Pool is workers of a kind.
+// Pool is what a worker has for some agents together. An agent's own limits are its share; agents of the pool without
+// such a limit get equal shares of the rest, written into their Limits when the file is read.
 type Pool struct {
 	Name   string
-	Steps  int   // handlers that run at once on one worker; default 0: no bound but the agents' own
-	Memory int64 // bytes that one worker has for steps; default 0: no bound but the agents' own
+	Steps  int   // handlers of its agents that run at once on one worker; default 0: no bound but the agents' own
+	Memory int64 // bytes that one worker has for them; default 0: no bound but the agents' own
+
+	at *node
 }
 
 // Providers of models.
@@ -112,7 +115,6 @@ type Model struct {
 	Key      Key
 	Params   map[string]json.RawMessage // sent with each request, lexemes kept
 	Reuse    Reuse
-	FromEnv  bool // switched on by OPENAI_BASE_URL or OPENAI_API_KEY
 }
 
 const (
@@ -166,19 +168,9 @@ func Parse(file string, data []byte, env func(string) (string, bool)) (*Swarm, e
 	return s, nil
 }
 
-// Topic is the topic of a name, or nil.
-func (s *Swarm) Topic(name string) *Topic {
-	return find(s.Topics, func(t *Topic) bool { return t.Name == name })
-}
-
 // Agent is the agent of a name, or nil.
 func (s *Swarm) Agent(name string) *Agent {
 	return find(s.Agents, func(a *Agent) bool { return a.Name == name })
-}
-
-// Pool is the pool of a name, or nil.
-func (s *Swarm) Pool(name string) *Pool {
-	return find(s.Pools, func(p *Pool) bool { return p.Name == name })
 }
 
 // Model is the model of a name, or nil.

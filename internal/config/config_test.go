@@ -88,7 +88,7 @@ func TestSwarmIsReadInOrderWithDefaults(t *testing.T) {
 	if got := strings.Join(order, " "); got != "finder splitter reader again embedder" {
 		t.Errorf("agents %s", got)
 	}
-	if s.Topic("documents").Partitions != 4 || s.Topic("pages").Partitions != 8 {
+	if s.Topics[0].Partitions != 4 || s.Topics[1].Partitions != 8 {
 		t.Errorf("topics %+v", s.Topics)
 	}
 	f := s.Agent("finder")
@@ -102,8 +102,11 @@ func TestSwarmIsReadInOrderWithDefaults(t *testing.T) {
 	if got := fmt.Sprint(s.BuiltinAgents()); got != "[reader again embedder]" {
 		t.Errorf("built-in agents %s", got)
 	}
-	if p := s.Pool("big"); p.Memory != 4<<30 || p.Steps != 8 {
+	if p := s.Pools[0]; p.Memory != 4<<30 || p.Steps != 8 {
 		t.Errorf("pool %+v", p)
+	}
+	if l := s.Agent("reader").Limits; l != (Limits{}) {
+		t.Errorf("limits of an agent without a pool: %+v", l)
 	}
 	if err := s.SetInput("/else"); err != nil || s.Agent("finder").Input[0] != "/else" {
 		t.Errorf("SetInput: %v, %v", err, s.Agent("finder").Input)
@@ -116,7 +119,7 @@ func TestEnvironmentSwitchesOpenAIOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	d, e := s.Model("default"), s.Model("embedding")
-	if d.Provider != OpenAI || d.BaseURL != "http://127.0.0.1:1234/v1" || d.Model != "m" || d.Key.Env != "OPENAI_API_KEY" || !d.FromEnv {
+	if d.Provider != OpenAI || d.BaseURL != "http://127.0.0.1:1234/v1" || d.Model != "m" || d.Key.Env != "OPENAI_API_KEY" {
 		t.Errorf("default %+v", d)
 	}
 	if e.Model != defaultEmbeddingModel || s.Agent("embedder").Model != "embedding" || len(s.BuiltinAgents()) != 0 {

@@ -228,7 +228,7 @@ func (r *reader) limits(v *node, what string) Limits {
 }
 
 func (r *reader) pool(name string, k, v *node) Pool {
-	p := Pool{Name: name}
+	p := Pool{Name: name, at: k}
 	r.name(k, "a pool")
 	r.fields(v, "pool "+shorten(name), map[string]func(k, v *node){
 		"steps":  func(_, v *node) { p.Steps = int(r.number(v, "steps", 1, 100000)) },
