@@ -82,7 +82,7 @@ func busy(tick int64) status.Status {
 	reader, embedder := &s.Agents[2], &s.Agents[3]
 	reader.Outcomes.Dead, reader.Outcomes.Waiting, reader.Outcomes.Ignored, reader.Outcomes.Skipped = 3, 2, 220, 3
 	reader.Partitions[1].Parked = 1
-	embedder.State, embedder.Reason = status.AgentPaused, "the model at http://127.0.0.1:8080/v1 answers 503; trying again in 12 s"
+	embedder.State, embedder.Reason = status.AgentStopped, "the model at http://127.0.0.1:8080/v1 answers 503, and no other is configured"
 	reader.Lanes = []status.Lane{
 		{Subject: "annual-report-2024.pdf#88", Topic: "pages", Partition: 2, Queued: 211, WeightBytes: 48_000_000, Attempt: 3, RunningSeconds: 74},
 		{Subject: emoji + "#3", Topic: "pages", Partition: 1, Queued: 2, WeightBytes: 12_000, Attempt: 1, RunningSeconds: 1.4},

@@ -42,7 +42,6 @@ type AgentState string
 const (
 	AgentRunning AgentState = "running" // steps run or are queued
 	AgentIdle    AgentState = "idle"    // nothing to do
-	AgentPaused  AgentState = "paused"  // held back: a limit is reached or something it depends on is down; Reason says which
 	AgentStopped AgentState = "stopped" // it won't go on before a restart; Reason says why
 )
 
@@ -78,9 +77,9 @@ const MaxDeadLetters = 100
 // Agent is one agent of the swarm.
 type Agent struct {
 	Name        string          `json:"name"`
-	Kind        string          `json:"kind" doc:"What it is: go, source, process, http, model or built-in"`
-	State       AgentState      `json:"state" enum:"running,idle,paused,stopped"`
-	Reason      string          `json:"reason" doc:"Why it is paused or stopped; empty otherwise"`
+	Kind        string          `json:"kind" doc:"What it is: source, go, or built-in and its kind, such as built-in reader"`
+	State       AgentState      `json:"state" enum:"running,idle,stopped"`
+	Reason      string          `json:"reason" doc:"Why it is stopped; empty otherwise"`
 	InFlight    int64           `json:"in_flight" doc:"Steps running now"`
 	Queued      int64           `json:"queued" doc:"Records waiting in lanes"`
 	WeightBytes int64           `json:"weight_bytes" doc:"Weight held by running and queued steps, in bytes"`
@@ -96,12 +95,12 @@ type Partition struct {
 	Partition int32  `json:"partition"`
 	Epoch     int64  `json:"epoch" doc:"Epoch of its lease; it rises with each owner"`
 	Next      int64  `json:"next" doc:"Lowest offset that isn't finished"`
-	End       int64  `json:"end" doc:"Offset after the last record; -1 where unknown"`
-	// Lag is end minus max(next, log start), less what is finished above next: never negative, nil where unknown.
-	Lag               *int64   `json:"lag" doc:"Records not yet finished; null where unknown"`
+	End       int64  `json:"end" doc:"Offset after the last record, as last heard from the broker; it may lag a little"`
+	// Lag is end minus next, less what is finished above next: never negative, nil where unknown.
+	Lag               *int64   `json:"lag" doc:"Records not yet finished, at most; null where unknown"`
 	LagSeconds        *float64 `json:"lag_seconds" doc:"Age of the oldest record not yet finished; null where unknown"`
 	Lanes             int64    `json:"lanes" doc:"Aggregates with queued or running records"`
-	Parked            int64    `json:"parked" doc:"Aggregates that wait behind a dead record"`
+	Parked            int64    `json:"parked" doc:"Aggregates that wait in the backlog: behind a dead record, or for one that is missing before them"`
 	Outbox            int64    `json:"outbox" doc:"Events committed and not yet published"`
 	OutboxSeconds     float64  `json:"outbox_seconds" doc:"Age of the oldest of them; 0 where there is none"`
 	OldestStepSeconds float64  `json:"oldest_step_seconds" doc:"Age of the oldest running step; 0 where none runs"`
