@@ -275,6 +275,8 @@ type Ledger interface {
 	// Beat writes a worker's heartbeat and extends all its leases to now + ttl, by the database's clock; it
 	// returns what the worker still holds.
 	Beat(ctx context.Context, w Worker, ttl time.Duration) ([]Fence, error)
+	// Retire says that a worker has ended: it's no longer among the workers, so that the others take its share at once.
+	Retire(ctx context.Context, worker string) error
 	// Workers lists those whose heartbeat isn't older than ttl.
 	Workers(ctx context.Context, ttl time.Duration) ([]Worker, error)
 	// Acquire takes the lease if it's free, expired or owner's own; the epoch rises each time. A lease that

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -23,7 +24,7 @@ const (
 	HeaderDeadAttempts  = "swarmlog-dead-attempts"
 	HeaderDeadFirst     = "swarmlog-dead-first-failure" // RFC 3339
 	HeaderDeadLast      = "swarmlog-dead-last-failure"  // RFC 3339
-	HeaderDeadOmitted   = "swarmlog-dead-value-omitted" // the value's bytes, where it was too large to be carried
+	HeaderDeadOmitted   = "swarmlog-dead-value-omitted" // how many bytes the value had, where the letter was too large to carry it; the record's own headers may be missing too
 	deadPrefix          = "swarmlog-dead-"
 )
 
@@ -38,9 +39,15 @@ func (g *group) dead(t *task, why error) *ledger.Step {
 	s := g.step(t, ledger.Dead)
 	topic := DeadTopic(t.record.Topic)
 	m := g.letter(t, why)
-	if size(m) > g.eng.relay.limit(topic) {
+	if limit := g.eng.relay.limit(topic); size(m) > limit {
 		m.Headers = append(m.Headers, event.Header{Key: HeaderDeadOmitted, Value: []byte(strconv.Itoa(len(m.Value)))})
 		m.Value = nil
+		if size(m) > limit { // what it carries besides is what is too large: only what says why stays
+			m.Headers = slices.DeleteFunc(m.Headers, func(h event.Header) bool { return !strings.HasPrefix(h.Key, deadPrefix) })
+		}
+		if size(m) > limit {
+			m.Key = nil
+		}
 	}
 	s.Emits = []ledger.Outgoing{{Topic: topic, Partition: t.record.Partition, Message: m}}
 	if g.spec.OnDead == Park && t.event.Subject != "" {

@@ -73,9 +73,9 @@ type Engine struct {
 	commits *committer
 	relay   *relay
 
-	started  time.Time
-	prepared atomic.Bool // topics are known
-	running  sync.WaitGroup
+	started time.Time
+	shared  atomic.Bool // leases have been taken for the first time
+	running sync.WaitGroup
 }
 
 // New checks the agents and makes an engine; Run starts it.
@@ -124,7 +124,6 @@ func (e *Engine) Run(ctx context.Context) error {
 		}
 		return err
 	}
-	e.prepared.Store(true)
 	// The parts outlive ctx, since draining needs them; stop ends them, in the reverse of the order of the path.
 	work, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -206,6 +205,7 @@ func (e *Engine) drain(ctx context.Context) {
 	}
 	e.commits.flush(ctx)
 	e.relay.flush(ctx)
+	e.relay.halt()
 	e.commits.flush(ctx)
 }
 
@@ -221,6 +221,9 @@ func (e *Engine) giveBack(ctx context.Context) error {
 	}
 	if err := e.opts.Ledger.Release(ctx, fences...); err != nil {
 		return fmt.Errorf("give back %d leases: %w", len(fences), err)
+	}
+	if err := e.opts.Ledger.Retire(ctx, e.opts.Worker); err != nil {
+		return err
 	}
 	e.report(ctx)
 	return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/swarmlog/swarmlog/internal/broker"
@@ -13,6 +14,7 @@ import (
 type faulty struct {
 	broker.Broker
 	publisher broker.Publisher
+	compacted func(offset int64) bool // tells which records are gone, as compaction or the marks of transactions leave gaps
 
 	mu      sync.Mutex
 	offsets error                      // what asking for ranges answers
@@ -166,7 +168,10 @@ func (r *faultyReader) Poll(ctx context.Context) ([]broker.Fetch, error) {
 			continue
 		}
 		r.mu.Lock()
-		for _, f := range fetches {
+		for i, f := range fetches {
+			if r.broker.compacted != nil {
+				fetches[i].Records = slices.DeleteFunc(slices.Clone(f.Records), func(x broker.Record) bool { return r.broker.compacted(x.Offset) })
+			}
 			if n := len(f.Records); n > 0 && r.next[f.Topic] != nil {
 				if _, ok := r.next[f.Topic][f.Partition]; ok {
 					r.next[f.Topic][f.Partition] = f.Records[n-1].Offset + 1

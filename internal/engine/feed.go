@@ -25,9 +25,9 @@ type Feed struct {
 }
 
 // Offer commits one found thing: h runs as a step of e, whose Source and ID (both required) decide whether it was
-// committed before; then it's a duplicate and nothing is done. It returns when the commit is durable. An error says
-// that nothing was committed; it may be offered again. Safe for concurrent use: offers that wait at the same time
-// share a commit.
+// committed before; then it's a duplicate and nothing is done. It returns when the commit is durable. After an error it
+// may be offered again; only where that error is a context's may it have been committed nevertheless, and then it's a
+// duplicate. Safe for concurrent use: offers that wait at the same time share a commit.
 func (f *Feed) Offer(ctx context.Context, e event.Event, h Handler) (ledger.Outcome, error) {
 	s := f.source
 	if e.ID == "" || e.Source == "" {
@@ -48,6 +48,9 @@ func (f *Feed) Offer(ctx context.Context, e event.Event, h Handler) (ledger.Outc
 	}
 	if step.err != nil {
 		return 0, step.err
+	}
+	if step.outcome != 0 {
+		return f.commit(ctx, &ledger.Step{Fence: f.fence, LogTime: time.Now(), Event: id, Outcome: step.outcome})
 	}
 	emits, err := s.eng.outgoing(s.spec.Name, e, step.emits)
 	if err != nil {
@@ -111,67 +114,101 @@ type source struct {
 	eng  *Engine
 	spec Source
 	log  *slog.Logger
+	wake chan struct{} // a lease was granted
 
 	mu      sync.Mutex
-	fence   ledger.Fence // Epoch 0: not held
+	lease   ledger.Lease // Epoch 0: not held
 	end     context.CancelFunc
+	running chan struct{} // closed when the function has returned; nil: it never ran
 	idle    bool
 	stopped bool
 	failed  error
-	granted chan ledger.Lease
-	done    sync.WaitGroup
 }
 
 func newSource(e *Engine, spec Source) *source {
-	return &source{eng: e, spec: spec, log: e.log.With("agent", spec.Name), granted: make(chan ledger.Lease, 1)}
+	return &source{eng: e, spec: spec, log: e.log.With("agent", spec.Name), wake: make(chan struct{}, 1)}
 }
 
 // run runs the source each time its lease is granted, until ctx ends.
 func (s *source) run(ctx context.Context) {
 	for failures := 0; ; {
-		var lease ledger.Lease
 		select {
 		case <-ctx.Done():
 			return
-		case lease = <-s.granted:
+		case <-s.wake:
 		}
-		run, end := context.WithCancel(ctx)
-		s.mu.Lock()
-		if s.stopped {
-			end()
+		lease, run, ok := s.begin(ctx)
+		if !ok {
+			continue
 		}
-		s.end = end
-		s.mu.Unlock()
-		s.eng.relay.adopt(lease.Fence, lease.Seq)
-		f := &Feed{source: s, ctx: run, fence: lease.Fence, next: lease.Next}
-		if n := len(lease.Finished); n > 0 { // offers that never came leave holes; they are numbers, nothing is missing
-			f.next = lease.Finished[n-1].To + 1
-		}
-		s.done.Add(1)
-		err := safely(func() error { return s.spec.Run(run, f) })
-		s.done.Done()
-		ended := run.Err() != nil
-		end()
-		s.eng.relay.leave(lease.Fence)
+		err := s.runOnce(run, lease)
+		lost := run.Err() != nil
+		s.lost(lease.Fence)
 		if ctx.Err() != nil || s.isStopped() {
 			return
 		}
-		if ended { // the lease was lost
+		if lost && err == nil {
 			continue
 		}
 		if err == nil {
 			err = errors.New("it ended by itself")
 		}
-		if fault.ClassOf(err) == fault.Fatal || fault.ClassOf(err) == fault.Permanent {
+		if class := fault.ClassOf(err); class == fault.Fatal || class == fault.Permanent {
 			s.fail(err)
 			return
 		}
 		failures++
 		s.log.Warn("source failed; it starts again", "error", err, "failures", failures)
-		s.lost(lease.Fence)
 		if !sleep(ctx, backoff(failures, time.Second, 30*time.Second, s.eng.opts.Rand)) {
 			return
 		}
+	}
+}
+
+// begin makes the context of a run under the lease that is held now, if one is.
+func (s *source) begin(ctx context.Context) (ledger.Lease, context.Context, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopped || s.lease.Epoch == 0 {
+		return ledger.Lease{}, nil, false
+	}
+	run, end := context.WithCancel(ctx)
+	s.end, s.running = end, make(chan struct{})
+	return s.lease, run, true
+}
+
+// runOnce runs the source's function under one lease. One that goes on after it was told to end is left behind, and
+// the source with it.
+func (s *source) runOnce(ctx context.Context, lease ledger.Lease) error {
+	s.mu.Lock()
+	running := s.running
+	s.mu.Unlock()
+	f := &Feed{source: s, ctx: ctx, fence: lease.Fence, next: lease.Next}
+	if n := len(lease.Finished); n > 0 {
+		// Offers that never came left holes. They are numbers, nothing is missing.
+		f.next = lease.Finished[n-1].To + 1
+		if _, err := s.eng.opts.Ledger.Skip(ctx, lease.Fence, f.next); err != nil {
+			close(running)
+			return fmt.Errorf("move past numbers that were never used: %w", err)
+		}
+	}
+	s.eng.relay.adopt(lease.Fence, lease.Seq)
+	defer s.eng.relay.leave(lease.Fence)
+	done := make(chan error, 1)
+	go func() {
+		defer close(running)
+		done <- safely(func() error { return s.spec.Run(ctx, f) })
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+	}
+	select {
+	case <-done: // how it ends once it was told to doesn't matter
+		return nil
+	case <-time.After(s.eng.opts.Drain):
+		return fault.Fatalf("it was told to end and hasn't in %s", s.eng.opts.Drain)
 	}
 }
 
@@ -195,7 +232,7 @@ func (s *source) key() ledger.Key { return ledger.Key{Group: s.spec.Name} }
 // take acquires the source's lease unless it's held.
 func (s *source) take(ctx context.Context) {
 	s.mu.Lock()
-	wanted := s.fence.Epoch == 0 && s.failed == nil && !s.stopped
+	wanted := s.lease.Epoch == 0 && s.failed == nil && !s.stopped
 	s.mu.Unlock()
 	if !wanted {
 		return
@@ -208,19 +245,19 @@ func (s *source) take(ctx context.Context) {
 		return
 	}
 	s.mu.Lock()
-	s.fence = lease.Fence
+	s.lease = lease
 	s.mu.Unlock()
-	s.granted <- lease
+	signal(s.wake)
 }
 
-// lost ends the running source: someone else has its lease, or it's to be started again.
+// lost ends the source's run under a lease: someone else has it, or the run is over.
 func (s *source) lost(f ledger.Fence) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.fence.Epoch != f.Epoch {
+	if s.lease.Epoch != f.Epoch {
 		return
 	}
-	s.fence.Epoch, s.idle = 0, false
+	s.lease.Epoch, s.idle = 0, false
 	if s.end != nil {
 		s.end()
 	}
@@ -228,7 +265,7 @@ func (s *source) lost(f ledger.Fence) {
 
 func (s *source) keepOnly(held map[ledger.Key]int64) {
 	s.mu.Lock()
-	f := s.fence
+	f := s.lease.Fence
 	s.mu.Unlock()
 	if f.Epoch != 0 && held[f.Key] != f.Epoch {
 		s.lost(f)
@@ -253,10 +290,14 @@ func (s *source) isStopped() bool {
 
 // awaitStopped waits until the source's function has returned, at most until ctx ends.
 func (s *source) awaitStopped(ctx context.Context) {
-	done := make(chan struct{})
-	go func() { s.done.Wait(); close(done) }()
+	s.mu.Lock()
+	running := s.running
+	s.mu.Unlock()
+	if running == nil {
+		return
+	}
 	select {
-	case <-done:
+	case <-running:
 	case <-ctx.Done():
 		s.log.Warn("source didn't stop in time")
 	}
@@ -265,10 +306,24 @@ func (s *source) awaitStopped(ctx context.Context) {
 func (s *source) fences() []ledger.Fence {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.fence.Epoch == 0 {
+	if s.lease.Epoch == 0 {
 		return nil
 	}
-	return []ledger.Fence{s.fence}
+	return []ledger.Fence{s.lease.Fence}
+}
+
+// settled tells whether the source has offered all that there is: this worker's, or, where another one has its lease,
+// as far as can be told.
+func (s *source) settled(leases []ledger.Lease) bool {
+	if s.failure() != nil || s.isIdle() {
+		return true
+	}
+	for _, l := range leases {
+		if l.Key == s.key() && l.Held && l.Owner != s.eng.opts.Worker {
+			return true
+		}
+	}
+	return false
 }
 
 func (s *source) isIdle() bool {

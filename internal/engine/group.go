@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -69,7 +68,6 @@ type partition struct {
 	pending  int // tasks admitted and not settled
 	bytes    int64
 	reported int64
-	unread   int  // errors in a row that the reader had with it
 	held     bool // paused at the reader
 	troubles int  // reads that failed in a row
 	leaving  bool // no more is admitted: the lease is about to be given back
@@ -219,8 +217,7 @@ func (g *group) arrive(ctx context.Context, f broker.Fetch, births int64) (a arr
 	g.mu.Lock()
 	p := g.parts[partID{f.Topic, f.Partition}]
 	if p != nil && p.born > births {
-		g.reader.Remove(p.id.topic, p.id.partition)
-		g.read(p)
+		g.readFrom(p)
 		p = nil
 	}
 	g.mu.Unlock()
@@ -248,7 +245,7 @@ func (g *group) queue(arrivals []arrival) {
 			continue
 		}
 		p.end = max(p.end, a.end)
-		p.unread = 0
+		p.troubles = 0
 		for _, t := range a.tasks {
 			g.enqueue(p, t)
 		}

@@ -26,6 +26,7 @@ type task struct {
 	failures    int // of them, those that count against the limit
 	firstFailed time.Time
 	started     time.Time // of the running attempt; zero: not running
+	charged     bool      // its weight is on the group's budget
 	row         *ledger.Wait
 }
 
@@ -104,21 +105,30 @@ func (g *group) next() *task {
 	l.busy = true
 	g.running++
 	t.attempt++
-	t.started, t.parked = time.Now(), t.parkedBehind()
+	t.started, t.parked, t.charged = time.Now(), t.parkedBehind(), true
 	return t
 }
 
-// rested takes a task's weight off once its handler has returned. g.mu is held.
+// rested notes that a task's handler has returned. Its weight stays on the budget until it has settled or waits for
+// another attempt: what a handler has collected is in memory until it is committed. g.mu is held.
 func (g *group) rested(t *task) {
 	t.started = time.Time{}
 	g.running--
+	if g.running == 0 {
+		g.announce()
+	}
+}
+
+// discharge takes a task's weight off the budget. g.mu is held.
+func (g *group) discharge(t *task) {
+	if !t.charged {
+		return
+	}
+	t.charged = false
 	if t.weight > g.spec.Limits.Bytes/4 {
 		g.heavyNow -= t.weight
 	} else {
 		g.light -= t.weight
-	}
-	if g.running == 0 {
-		g.announce()
 	}
 }
 
@@ -130,6 +140,7 @@ func (g *group) announce() {
 
 // forget takes a task out of the accounts. g.mu is held.
 func (g *group) forget(p *partition, t *task) {
+	g.discharge(t)
 	p.pending--
 	p.bytes -= t.bytes
 	g.queued -= t.bytes

@@ -20,27 +20,40 @@ func (e *Engine) keepLeases(ctx context.Context) {
 	renewed := time.Now()
 	reported := time.Now()
 	for round := 0; ; round++ {
-		if err := e.renew(ctx); err == nil {
-			renewed = time.Now()
-			e.share(ctx)
+		began := time.Now()
+		if err := bounded(ctx, e.opts.LeaseTime, e.renew); err == nil {
+			renewed = began
+			// Whatever else there is to do has until the next heartbeat is due.
+			_ = bounded(ctx, every, func(ctx context.Context) error {
+				e.share(ctx)
+				e.shared.Store(true)
+				if time.Since(reported) >= min(every, 5*time.Second) {
+					reported = time.Now()
+					e.report(ctx)
+				}
+				if round%64 == 63 {
+					e.prune(ctx)
+				}
+				return nil
+			})
 		} else if ctx.Err() == nil {
 			e.log.Warn("leases can't be renewed", "error", err, "since", time.Since(renewed).Round(time.Second))
 			if time.Since(renewed) > e.opts.LeaseTime {
 				e.loseAll()
 			}
 		}
-		if time.Since(reported) >= min(every, 5*time.Second) {
-			e.report(ctx)
-			reported = time.Now()
-		}
-		if round%64 == 63 {
-			e.prune(ctx)
-		}
 		e.watch()
 		if !sleep(ctx, every) {
 			return
 		}
 	}
+}
+
+// bounded runs f with a bound on its time.
+func bounded(ctx context.Context, limit time.Duration, f func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	return f(ctx)
 }
 
 // renew writes the heartbeat and drops what someone else owns by now.
@@ -76,9 +89,8 @@ func (e *Engine) share(ctx context.Context) {
 	if err == nil {
 		var workers []ledger.Worker
 		if workers, err = e.opts.Ledger.Workers(ctx, e.opts.LeaseTime); err == nil {
-			alive := max(1, len(workers))
 			for _, g := range e.groups {
-				g.take(ctx, leases, alive)
+				g.take(ctx, leases, workers)
 			}
 			for _, s := range e.sources {
 				s.take(ctx)
@@ -148,7 +160,9 @@ func (e *Engine) report(ctx context.Context) {
 		}
 		if err := e.opts.Broker.Report(ctx, e.opts.Swarm+"."+g.spec.Name, next); err != nil && ctx.Err() == nil {
 			g.log.Debug("progress can't be reported to the broker", "error", err)
+			continue
 		}
+		g.reported(next)
 	}
 }
 
@@ -162,8 +176,9 @@ func (e *Engine) watch() {
 	}
 }
 
-// take acquires partitions that nobody owns, up to a share, or gives back the surplus.
-func (g *group) take(ctx context.Context, leases []ledger.Lease, workers int) {
+// take acquires partitions that nobody owns, up to a share, or gives back what is above it: above the largest share
+// at once, and above the smallest one by one while another worker has less than that.
+func (g *group) take(ctx context.Context, leases []ledger.Lease, workers []ledger.Worker) {
 	if g.failure() != nil {
 		g.giveUp(ctx)
 		return
@@ -176,23 +191,60 @@ func (g *group) take(ctx context.Context, leases []ledger.Lease, workers int) {
 		total += int(t.Partitions)
 	}
 	var surplus []*partition
-	share := (total + workers - 1) / workers
+	share, keep := g.shares(total, leases, workers)
+	if own > keep {
+		keep = max(keep, min(own-1, share))
+	}
 	for _, p := range g.parts {
-		if own-len(surplus) > share && !p.leaving {
+		if own-len(surplus) > keep && !p.leaving {
 			p.leaving = true
 			surplus = append(surplus, p)
 		}
 	}
 	g.mu.Unlock()
 	for _, p := range surplus {
-		go g.leave(ctx, p)
+		g.eng.goDo(func() { g.leave(context.WithoutCancel(ctx), p) })
 	}
+	var taken []*partition
 	for _, id := range free {
 		if own >= share || ctx.Err() != nil {
-			return
+			break
 		}
-		if g.acquire(ctx, id) {
+		if p := g.acquire(ctx, id); p != nil {
 			own++
+			taken = append(taken, p)
+		}
+	}
+	g.read(taken)
+}
+
+// shares are the most partitions that a worker should have, and how many this one may keep: fewer, by one at most,
+// while another has less than the smallest share.
+func (g *group) shares(total int, leases []ledger.Lease, workers []ledger.Worker) (most, keep int) {
+	alive := max(1, len(workers))
+	most = (total + alive - 1) / alive
+	counts := map[string]int{}
+	for _, l := range leases {
+		if l.Group == g.spec.Name && l.Held {
+			counts[l.Owner]++
+		}
+	}
+	for _, w := range workers {
+		if w.ID != g.eng.opts.Worker && counts[w.ID] < total/alive {
+			return most, total / alive
+		}
+	}
+	return most, most
+}
+
+// read has partitions read that were just taken: all at once, since a reader asks for those that it knows, and for
+// others only once that has been answered.
+func (g *group) read(taken []*partition) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, p := range taken {
+		if g.reader != nil && g.parts[p.id] == p {
+			g.reader.Add(p.topic, p.id.partition, p.from)
 		}
 	}
 }
@@ -251,65 +303,66 @@ func (g *group) free(leases []ledger.Lease) []partID {
 	return free
 }
 
-// acquire takes one lease and starts its partition.
-func (g *group) acquire(ctx context.Context, id partID) bool {
+// acquire takes one lease and makes its partition, which is to be read then.
+func (g *group) acquire(ctx context.Context, id partID) *partition {
 	g.mu.Lock()
 	topic := g.topics[id.topic]
 	g.mu.Unlock()
-	start, err := g.logStart(ctx, topic, id.partition)
+	held, err := g.logRange(ctx, topic, id.partition)
 	if err != nil {
-		g.log.Warn("log start can't be asked", "topic", id.topic, "partition", id.partition, "error", err)
-		return false
+		if ctx.Err() == nil {
+			g.log.Warn("the log's range can't be asked", "topic", id.topic, "partition", id.partition, "error", err)
+		}
+		return nil
 	}
 	key := ledger.Key{Group: g.spec.Name, TopicID: topic.ID, Partition: id.partition}
-	lease, err := g.eng.opts.Ledger.Acquire(ctx, key, topic.Name, g.eng.opts.Worker, start, g.eng.opts.LeaseTime)
+	lease, err := g.eng.opts.Ledger.Acquire(ctx, key, topic.Name, g.eng.opts.Worker, held.Start, g.eng.opts.LeaseTime)
 	if err != nil {
 		if !errors.Is(err, ledger.ErrHeld) && ctx.Err() == nil {
 			g.log.Warn("lease can't be taken", "topic", id.topic, "partition", id.partition, "error", err)
 		}
-		return false
+		return nil
 	}
-	parked, err := g.eng.opts.Ledger.Parked(ctx, lease.Fence)
+	p, err := g.begin(ctx, topic, id, lease, held.End)
 	if err != nil {
-		g.log.Warn("parked aggregates can't be read; the lease is given back", "topic", id.topic, "partition", id.partition, "error", err)
-		_ = g.eng.opts.Ledger.Release(ctx, lease.Fence) // it would expire in any case
-		return false
+		g.log.Warn("what waits in the backlog can't be read; the lease is given back", "topic", id.topic, "partition", id.partition, "error", err)
+		_ = g.eng.opts.Ledger.Release(ctx, lease.Fence) // it would be taken again in any case
+		return nil
 	}
-	g.begin(topic, id, lease, parked)
-	return true
+	return p
 }
 
-// begin starts reading and working on a partition whose lease was taken.
-func (g *group) begin(topic broker.Topic, id partID, lease ledger.Lease, parked map[string]string) {
-	ctx, lose := context.WithCancel(context.Background())
-	p := &partition{id: id, topic: topic, fence: lease.Fence, ctx: ctx, lose: lose, from: lease.Next, next: lease.Next,
-		finished: lease.Finished.Clone(), lanes: map[string]*lane{}, ids: map[ident]int{}, parked: parked}
+// begin makes a partition whose lease was taken, with what of its backlog may go on.
+func (g *group) begin(ctx context.Context, topic broker.Topic, id partID, lease ledger.Lease, end int64) (*partition, error) {
+	p := &partition{id: id, topic: topic, fence: lease.Fence, from: lease.Next, next: lease.Next, end: end,
+		finished: lease.Finished.Clone(), lanes: map[string]*lane{}, ids: map[ident]int{}}
+	var err error
+	if p.parked, err = g.eng.opts.Ledger.Parked(ctx, lease.Fence); err != nil {
+		return nil, err
+	}
 	if p.parked == nil {
 		p.parked = map[string]string{}
 	}
+	waiting, err := g.gaps(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	p.ctx, p.lose = context.WithCancel(context.Background())
 	g.eng.relay.adopt(lease.Fence, lease.Seq)
 	g.mu.Lock()
 	g.births++
 	p.born = g.births
 	g.parts[id] = p
-	if g.reader != nil {
-		g.reader.Add(topic, id.partition, p.from)
+	for _, t := range waiting {
+		g.account(p, t)
+		g.laneOf(p, t).push(g, t)
 	}
+	g.dispatch()
 	g.mu.Unlock()
 	g.eng.opts.Meter.LeaseTaken(g.spec.Name)
 	g.log.Debug("partition taken", "topic", id.topic, "partition", id.partition, "epoch", lease.Epoch, "next", lease.Next)
 	g.notice(NoticeLease, p, lease.Next, "", "taken")
-}
-
-func (g *group) logStart(ctx context.Context, topic broker.Topic, partition int32) (int64, error) {
-	ranges, err := g.eng.opts.Broker.Offsets(ctx, topic.Name)
-	if err != nil {
-		return 0, err
-	}
-	if int(partition) >= len(ranges) {
-		return 0, broker.ErrNoTopic
-	}
-	return ranges[partition].Start, nil
+	return p, nil
 }
 
 // keepOnly drops partitions whose lease isn't among those held.
@@ -342,6 +395,7 @@ func (g *group) dropLocked(p *partition) {
 	}
 	g.eng.relay.leave(p.fence)
 	g.forgetQueued(p)
+	g.announce()
 	g.eng.opts.Meter.LeaseLost(g.spec.Name)
 	g.log.Info("partition left", "topic", p.id.topic, "partition", p.id.partition, "epoch", p.fence.Epoch)
 	g.notice(NoticeLease, p, p.next, "", "left")
@@ -353,12 +407,17 @@ func (g *group) leave(ctx context.Context, p *partition) {
 	ctx, cancel := context.WithTimeout(ctx, g.eng.opts.Drain)
 	defer cancel()
 	g.mu.Lock()
-	g.reader.Remove(p.id.topic, p.id.partition)
+	if g.reader != nil {
+		g.reader.Remove(p.id.topic, p.id.partition)
+	}
 	g.forgetQueued(p)
 	g.mu.Unlock()
 	g.await(ctx, func() bool { return p.pending == 0 || g.parts[p.id] != p })
 	g.drop(p)
-	if err := g.eng.opts.Ledger.Release(context.WithoutCancel(ctx), p.fence); err != nil {
+	err := bounded(context.WithoutCancel(ctx), g.eng.opts.Drain, func(ctx context.Context) error {
+		return g.eng.opts.Ledger.Release(ctx, p.fence)
+	})
+	if err != nil {
 		g.log.Warn("lease can't be released; it will expire", "topic", p.id.topic, "partition", p.id.partition, "error", err)
 	}
 }
@@ -445,13 +504,23 @@ func (g *group) progress() map[string]map[int32]int64 {
 		if p.next == p.reported {
 			continue
 		}
-		p.reported = p.next
 		if next[p.id.topic] == nil {
 			next[p.id.topic] = map[int32]int64{}
 		}
 		next[p.id.topic][p.id.partition] = p.next
 	}
 	return next
+}
+
+// reported notes what the broker has been told.
+func (g *group) reported(next map[string]map[int32]int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, p := range g.parts {
+		if n, ok := next[p.id.topic][p.id.partition]; ok {
+			p.reported = n
+		}
+	}
 }
 
 // load is how many handlers run and when the oldest of them was started.

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -120,6 +122,38 @@ func TestRetentionOvertakesARunningReader(t *testing.T) {
 	}
 	if c := w.counters("r"); c != (ledger.Counters{Applied: 60}) {
 		t.Errorf("counters: %+v", c)
+	}
+}
+
+// Field case R4, input 2: compaction left only the records at 5, 9 and 10. They finish in any order, and progress is at
+// 11, not stuck before a gap; nothing is handled again.
+func TestR4GapsDoNotHoldProgressUp(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "a")
+	left := []int64{5, 9, 10}
+	o := w.options("w")
+	o.Broker = &faulty{Broker: w.broker, compacted: func(offset int64) bool { return !slices.Contains(left, offset) }}
+	var first, runs atomic.Int64
+	agent := engine.Agent{Name: "r", Reads: []string{"a"}, Handle: func(_ context.Context, e event.Event, s *engine.Step) error {
+		if runs.Add(1); s.Position().Offset == 5 && first.Add(1) < 4 {
+			return errors.New("the earliest one finishes last")
+		}
+		record("r", e, s)
+		return nil
+	}}
+	w.publishTo("a", 0, 11, 1)
+	e, stop := w.start(o, agent)
+	w.settle(e)
+	stop()
+	for _, l := range w.leases("r") {
+		if l.Partition == 0 && (l.Next != 11 || len(l.Finished) > 0 || l.Counters != ledger.Counters{Applied: 3}) {
+			t.Errorf("progress is %d, finished above it %v, counters %+v", l.Next, l.Finished, l.Counters)
+		}
+	}
+	e, _ = w.start(o, agent)
+	w.settle(e)
+	if runs.Load() != 6 || len(w.rows("r")) != 3 {
+		t.Errorf("%d runs and %d effects, expected 6 and 3", runs.Load(), len(w.rows("r")))
 	}
 }
 

@@ -59,6 +59,7 @@ type relay struct {
 	short   []*outbox // outboxes with rows that aren't in memory, and room for them
 	rows    int       // handed to the publisher and not answered
 	bytes   int
+	halted  chan struct{} // closed once nothing is under way any more; nil: going on
 }
 
 // load is what a lease's outbox holds in memory, and since when it hasn't been empty.
@@ -323,6 +324,9 @@ func (r *relay) send(s *stream) (sent bool) {
 	if s.underway > 0 || len(s.rows) == 0 || s.box.gone {
 		return true
 	}
+	if r.halted != nil {
+		return false
+	}
 	f := &flight{}
 	for f.rows < len(s.rows) && r.rows+f.rows < flyingRows && r.bytes+f.bytes < flyingBytes {
 		f.bytes += size(s.rows[f.rows].Message)
@@ -355,6 +359,9 @@ func (r *relay) send(s *stream) (sent bool) {
 func (r *relay) acknowledged(s *stream, f *flight) {
 	r.rows -= f.rows
 	r.bytes -= f.bytes
+	if r.halted != nil && r.rows == 0 {
+		defer close(r.halted)
+	}
 	if s.box.gone {
 		return
 	}
@@ -444,6 +451,25 @@ func (r *relay) flush(ctx context.Context) {
 			return
 		case <-changed:
 		}
+	}
+}
+
+// haltTime bounds waiting for the broker's answers at the end.
+const haltTime = 3 * time.Second
+
+// halt lets nothing more out and waits for what is under way, so that what the broker has is also deleted: an end in
+// order makes no copies.
+func (r *relay) halt() {
+	done := make(chan struct{})
+	r.do(func() {
+		r.halted = done
+		if r.rows == 0 {
+			close(done)
+		}
+	})
+	select {
+	case <-done:
+	case <-time.After(haltTime):
 	}
 }
 

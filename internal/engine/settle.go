@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/swarmlog/swarmlog/event"
-	"github.com/swarmlog/swarmlog/internal/broker"
 	"github.com/swarmlog/swarmlog/internal/fault"
 	"github.com/swarmlog/swarmlog/internal/sabotage"
 	"github.com/swarmlog/swarmlog/ledger"
@@ -100,6 +99,7 @@ func (g *group) goOn(s *settlement) {
 		return
 	}
 	for _, b := range s.released {
+		b.lane = t.lane
 		g.account(p, b)
 	}
 	if len(s.released) > 0 {
@@ -125,7 +125,7 @@ func (g *group) park(t *task, s *ledger.Step, r ledger.Result) {
 		g.notice(NoticeDead, p, t.record.Offset, t.event.Subject, reason)
 	case ledger.Waiting:
 		if _, ok := p.parked[t.lane.key]; !ok {
-			reason := gapReason
+			reason := ledger.GapReason
 			if s.Outcome == ledger.Waiting {
 				reason = s.Wait.Reason
 			}
@@ -133,47 +133,6 @@ func (g *group) park(t *task, s *ledger.Step, r ledger.Result) {
 			g.notice(NoticeWaiting, p, t.record.Offset, t.event.Subject, reason)
 		}
 	}
-}
-
-// gapReason begins the reason of backlog rows that wait for an earlier event of their sequence.
-const gapReason = ledger.GapReason
-
-func isGap(reason string) bool { return strings.HasPrefix(reason, gapReason) }
-
-// released reads the backlog rows that may go on now that a step has closed the gap before them.
-func (g *group) released(t *task, s *ledger.Step, r ledger.Result) []*task {
-	p, n := t.lane.p, s.Event.Sequence
-	if n == 0 || r.Outcome == ledger.Duplicate || r.Outcome == ledger.Waiting {
-		return nil
-	}
-	g.mu.Lock()
-	gap := isGap(p.parked[t.lane.key])
-	g.mu.Unlock()
-	if !gap {
-		return nil
-	}
-	rows, err := g.eng.opts.Ledger.Backlog(p.ctx, p.fence, t.lane.key, 256)
-	if err != nil {
-		g.log.Warn("backlog can't be read; its rows wait for the next event of their aggregate", "subject", t.lane.key, "error", err)
-		return nil
-	}
-	if len(rows) == 0 {
-		g.mu.Lock()
-		delete(p.parked, t.lane.key)
-		g.mu.Unlock()
-	}
-	var tasks []*task
-	for i := range rows {
-		if rows[i].Sequence > n+1 {
-			break
-		}
-		n = max(n, rows[i].Sequence)
-		b := g.open(broker.Record{Message: rows[i].Message, TopicID: p.fence.TopicID,
-			Position: event.Position{Topic: p.id.topic, Partition: p.id.partition, Offset: rows[i].Offset}})
-		b.row, b.lane = &rows[i], t.lane
-		tasks = append(tasks, b)
-	}
-	return tasks
 }
 
 func conflict(got, had [16]byte) error {

@@ -3,6 +3,7 @@ package engine
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"time"
 
@@ -29,6 +30,7 @@ type PartitionStatus struct {
 	Epoch     int64
 	Next      int64     // the lowest offset that isn't finished
 	End       int64     // high watermark, as of the last fetch
+	Lag       int64     // records between them that aren't finished; an upper bound where compaction left holes
 	Lanes     int       // aggregates with queued or running records
 	Parked    int       // aggregates that wait in the backlog
 	Held      bool      // reading is paused: too much is queued
@@ -89,6 +91,10 @@ func (g *group) status() AgentStatus {
 func (p *partition) status(out load) PartitionStatus {
 	s := PartitionStatus{Topic: p.id.topic, Partition: p.id.partition, Epoch: p.fence.Epoch, Next: p.next, End: max(p.end, p.next),
 		Lanes: len(p.lanes), Parked: len(p.parked), Held: p.held, Oldest: p.oldest(), Outbox: out.rows, Unsent: out.since}
+	s.Lag = s.End - s.Next
+	for _, span := range p.finished {
+		s.Lag -= span.To - span.From + 1
+	}
 	for _, l := range p.lanes {
 		if at := l.queue[0].record.Time; s.Pending.IsZero() || at.Before(s.Pending) {
 			s.Pending = at
@@ -111,32 +117,37 @@ func (l *lane) status() LaneStatus {
 // outboxes are empty and every agent's progress stands at the end of what it reads. Aggregates that wait for a
 // person don't count.
 //
-// It looks in the order of the path: (1) commits are counted, (2) outboxes are empty, so all that was committed is
-// published, (3) every partition is read to its end, (4) commits are counted again. If nothing was committed
-// between 1 and 4, nothing can have been published after 3 looked.
+// It looks in the order of the path: (1) commits are counted, (2) nothing is queued or runs here, (3) outboxes are
+// empty, so all that was committed is published, (4) every partition is read to its end, (5) commits are counted
+// again. If nothing was committed between 1 and 5, nothing can have been published after 4 looked.
 func (e *Engine) Idle(ctx context.Context) (bool, error) {
-	if !e.prepared.Load() {
+	if !e.shared.Load() {
 		return false, nil
 	}
-	for _, s := range e.sources {
-		if !s.isIdle() && s.failure() == nil {
+	before := e.commits.commits()
+	for _, g := range e.groups {
+		if g.busy() {
 			return false, nil
 		}
 	}
-	before := e.commits.commits()
 	totals, err := e.opts.Ledger.Totals(ctx)
 	if err != nil {
 		return false, err
 	}
+	for _, s := range e.sources {
+		if !s.settled(totals.Leases) {
+			return false, nil
+		}
+	}
 	if totals.Outbox > 0 || e.relay.backlog() > 0 {
 		return false, nil
 	}
-	next := make(map[ledger.Key]int64, len(totals.Leases))
+	leases := make(map[ledger.Key]ledger.Lease, len(totals.Leases))
 	for _, l := range totals.Leases {
-		next[l.Key] = l.Next
+		leases[l.Key] = l
 	}
 	for _, g := range e.groups {
-		done, err := g.caughtUp(ctx, next)
+		done, err := g.caughtUp(ctx, leases)
 		if err != nil || !done {
 			return false, err
 		}
@@ -144,14 +155,26 @@ func (e *Engine) Idle(ctx context.Context) (bool, error) {
 	return e.commits.commits() == before && e.commits.stalled() == nil, nil
 }
 
-// caughtUp tells whether all partitions that the agent reads are finished to their ends. An agent that failed for
-// good never will be, and isn't waited for.
-func (g *group) caughtUp(ctx context.Context, next map[ledger.Key]int64) (bool, error) {
+// busy tells whether records are queued or running: also those from the backlog, which finish no offset.
+func (g *group) busy() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, p := range g.parts {
+		if p.pending > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// caughtUp tells whether all partitions that the agent reads are finished to their ends, and have an owner who would
+// know if something of them could go on. An agent that failed for good never will be, and isn't waited for.
+func (g *group) caughtUp(ctx context.Context, leases map[ledger.Key]ledger.Lease) (bool, error) {
 	if g.failure() != nil {
 		return true, nil
 	}
 	g.mu.Lock()
-	topics := g.topics
+	topics := maps.Clone(g.topics)
 	g.mu.Unlock()
 	for _, t := range topics {
 		ranges, err := g.eng.opts.Broker.Offsets(ctx, t.Name)
@@ -159,8 +182,8 @@ func (g *group) caughtUp(ctx context.Context, next map[ledger.Key]int64) (bool, 
 			return false, err
 		}
 		for n, r := range ranges {
-			at, ok := next[ledger.Key{Group: g.spec.Name, TopicID: t.ID, Partition: int32(n)}]
-			if (!ok && r.End > r.Start) || (ok && at < r.End) {
+			l := leases[ledger.Key{Group: g.spec.Name, TopicID: t.ID, Partition: int32(n)}]
+			if !l.Held || l.Next < r.End {
 				return false, nil
 			}
 		}

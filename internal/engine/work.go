@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"runtime/debug"
 	"slices"
 	"time"
@@ -37,6 +38,7 @@ func (g *group) workOn(t *task) (next *task) {
 	}
 	g.mu.Lock()
 	g.rested(t)
+	g.discharge(t)
 	if p.ctx.Err() != nil {
 		g.abandon(t)
 		err = nil
@@ -141,11 +143,13 @@ func safely(f func() error) (err error) {
 	return f()
 }
 
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
 // step is the frame of a task's step.
 func (g *group) step(t *task, outcome ledger.Outcome) *ledger.Step {
 	s := &ledger.Step{
 		Fence: t.lane.p.fence, From: t.from, Offset: t.record.Offset, LogTime: t.record.Time,
-		FromBacklog: t.row != nil, Outcome: outcome,
+		CRC: crc32.Checksum(t.record.Value, castagnoli), FromBacklog: t.row != nil, Outcome: outcome,
 		Event: ledger.Identity{Source: t.event.Source, ID: t.event.ID, Subject: t.event.Subject, Positional: t.event.Positional},
 	}
 	if outcome == ledger.Applied {
@@ -213,6 +217,7 @@ func (g *group) retry(t *task) {
 	if sabotage.Is(sabotage.LaneFreedEarly) { // its lane has gone on without it
 		t.lane = &lane{p: t.lane.p, key: t.lane.key, queue: []*task{t}}
 	}
+	g.discharge(t) // it may have failed in its commit
 	t.lane.busy = false
 	g.makeReady(t.lane)
 	g.dispatch()

@@ -87,6 +87,11 @@ var leaseTests = []test{
 			k.must(err)
 			return len(ws) == 0
 		})
+		k.must(k.l.Retire(k.ctx, worker))
+		k.must(k.l.Retire(k.ctx, "nobody"))
+		if ws, err = k.l.Workers(k.ctx, time.Hour); err != nil || len(ws) != 0 {
+			k.Errorf("workers after one has retired: %+v, %v", ws, err)
+		}
 	}},
 	{"TopicMadeAnewIsAnotherTopic", func(k *kit) { // K4
 		k.want(k.commit(k.step(0), k.step(1))[1], ledger.Applied, nil)

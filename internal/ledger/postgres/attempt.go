@@ -88,6 +88,7 @@ type waitRow struct {
 	dead         bool
 	reason       string       // "" where it stays
 	wait         *ledger.Wait // of a new one
+	event        [16]byte     // of a new one
 }
 
 // stepFailure is the error of an attempt that one step is to blame for.
@@ -357,6 +358,7 @@ func (a *attempt) wait(l *heldLease, s *ledger.Step, outcome ledger.Outcome, rea
 			a.now.rows[k] = row
 		}
 		row.changed, row.present, row.dead, row.reason, row.wait = true, true, dead, reason, s.Wait
+		row.event = eventKey(s.Event.Source, s.Event.ID)
 	}
 }
 

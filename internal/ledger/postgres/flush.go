@@ -21,8 +21,8 @@ var (
 		"WHERE h.group_id = k.group_id AND h.history = k.history AND h.last = k.was")
 	qInsertOutbox  = define("INSERT INTO {}outbox (lease_id, seq, topic, part, message) SELECT * FROM unnest($1::integer[], $2::bigint[], $3::text[], $4::integer[], $5::bytea[])")
 	qDeleteOutbox  = define("DELETE FROM {}outbox WHERE lease_id = $1 AND seq BETWEEN $2 AND $3")
-	qInsertBacklog = define("INSERT INTO {}backlog (lease_id, position, sequence, subject_key, subject, reason, dead, message) " +
-		"SELECT * FROM unnest($1::integer[], $2::bigint[], $3::bigint[], $4::uuid[], $5::bytea[], $6::text[], $7::boolean[], $8::bytea[])")
+	qInsertBacklog = define("INSERT INTO {}backlog (lease_id, position, sequence, subject_key, subject, reason, dead, event, message) " +
+		"SELECT * FROM unnest($1::integer[], $2::bigint[], $3::bigint[], $4::uuid[], $5::bytea[], $6::text[], $7::boolean[], $8::uuid[], $9::bytea[])")
 	qUpdateBacklog = define("UPDATE {}backlog b SET dead = k.dead, reason = CASE WHEN k.reason = '' THEN b.reason ELSE k.reason END " +
 		"FROM unnest($1::integer[], $2::bigint[], $3::boolean[], $4::text[]) k (lease_id, position, dead, reason) WHERE b.lease_id = k.lease_id AND b.position = k.position")
 	qDeleteBacklog = define("DELETE FROM {}backlog b USING unnest($1::integer[], $2::bigint[]) k (lease_id, position) WHERE b.lease_id = k.lease_id AND b.position = k.position")
@@ -197,6 +197,7 @@ type waitColumns struct {
 	subjects  [][]byte
 	reasons   []string
 	dead      []bool
+	events    [][16]byte
 	messages  [][]byte
 	size      int
 }
@@ -210,7 +211,8 @@ func (a *attempt) writeBacklog(b *pgx.Batch) {
 	var made, changed, gone waitColumns
 	insert := func() {
 		if n := len(made.leases); n > 0 {
-			exactly(b.Queue(a.db.sql[qInsertBacklog], made.leases, made.positions, made.sequences, made.keys, made.subjects, made.reasons, made.dead, made.messages), n)
+			exactly(b.Queue(a.db.sql[qInsertBacklog], made.leases, made.positions, made.sequences, made.keys, made.subjects,
+				made.reasons, made.dead, made.events, made.messages), n)
 		}
 		made = waitColumns{}
 	}
@@ -221,6 +223,7 @@ func (a *attempt) writeBacklog(b *pgx.Batch) {
 			m := encodeMessage(r.wait.Message)
 			made.add(k, r)
 			made.sequences, made.keys = append(made.sequences, r.wait.Sequence), append(made.keys, subjectKey(r.wait.Subject))
+			made.events = append(made.events, r.event)
 			made.subjects, made.messages = append(made.subjects, []byte(r.wait.Subject)), append(made.messages, m)
 			if made.size += len(m); made.size > statementBytes {
 				insert()

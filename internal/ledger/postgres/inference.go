@@ -6,24 +6,30 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/swarmlog/swarmlog/internal/fault"
 	"github.com/swarmlog/swarmlog/ledger"
 )
 
 const answerColumns = "i.id, i.model, i.response, i.tokens_in, i.tokens_out, i.time"
+
+const keepAnswer = "ON CONFLICT (group_id, call) DO UPDATE SET lease_id = excluded.lease_id, epoch = excluded.epoch, address = excluded.address, " +
+	"reuse = excluded.reuse, key = excluded.key, inference_id = excluded.inference_id, time = excluded.time WHERE recorded.inference_id IS NULL"
 
 var (
 	qRecorded = define("SELECT " + answerColumns + " FROM {}recorded r JOIN {}agent_group g ON g.id = r.group_id LEFT JOIN {}inference i ON i.id = r.inference_id " +
 		"WHERE g.name = $1 AND r.call = $2")
 	qReusable      = define("SELECT " + answerColumns + " FROM {}inference i WHERE i.address = $1 AND i.reusable ORDER BY i.id DESC LIMIT 1")
 	qForgetPending = define("DELETE FROM {}recorded WHERE address = $1 AND reuse AND inference_id IS NULL")
+	// Begun by another event's step, under a lease that another worker still has, and not long ago.
+	qElsewhere = define("SELECT l.owner FROM {}recorded r JOIN {}lease l ON l.id = r.lease_id AND l.epoch = r.epoch LEFT JOIN {}worker w ON w.id = l.owner " +
+		"WHERE r.address = $1 AND r.reuse AND r.inference_id IS NULL AND r.time > {now} - $2 AND l.owner NOT IN ('', $3) AND " + leaseExpires + " > {now} " +
+		"AND NOT (r.group_id = $4 AND r.call = $5) LIMIT 1")
 	// An answer stays: a call is begun again only where it has none.
-	qRecord = define("INSERT INTO {}recorded (group_id, call, address, reuse, key, inference_id, time) VALUES ($1, $2, $3, $4, $5, $6, {now}) " +
-		"ON CONFLICT (group_id, call) DO UPDATE SET address = excluded.address, reuse = excluded.reuse, key = excluded.key, " +
-		"inference_id = excluded.inference_id, time = excluded.time WHERE recorded.inference_id IS NULL")
-	qSettle = define("WITH i AS (INSERT INTO {}inference (address, model, response, tokens_in, tokens_out, time, reusable) VALUES ($3, $6, $7, $8, $9, $10, $4) RETURNING id) " +
-		"INSERT INTO {}recorded (group_id, call, address, reuse, key, inference_id, time) SELECT $1, $2, $3, $4, $5, i.id, {now} FROM i " +
-		"ON CONFLICT (group_id, call) DO UPDATE SET address = excluded.address, reuse = excluded.reuse, key = excluded.key, " +
-		"inference_id = excluded.inference_id, time = excluded.time WHERE recorded.inference_id IS NULL")
+	qRecord = define("INSERT INTO {}recorded (group_id, call, event, lease_id, epoch, address, reuse, key, inference_id, time) " +
+		"VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, {now}) " + keepAnswer)
+	qSettle = define("WITH i AS (INSERT INTO {}inference (address, model, response, tokens_in, tokens_out, time, reusable) VALUES ($6, $9, $10, $11, $12, $13, $7) RETURNING id) " +
+		"INSERT INTO {}recorded (group_id, call, event, lease_id, epoch, address, reuse, key, inference_id, time) " +
+		"SELECT $1, $2, $3, $4, $5, $6, $7, $8, i.id, {now} FROM i " + keepAnswer)
 	qAbandon    = define("DELETE FROM {}recorded WHERE group_id = $1 AND call = $2 AND inference_id IS NULL")
 	qCountCalls = define("UPDATE {}inference_total SET calls = calls + $1, reused = reused + $2, in_doubt = in_doubt + $3 WHERE shard = pg_backend_pid() % 64")
 	qCalls      = define("SELECT coalesce(sum(calls), 0)::bigint, coalesce(sum(reused), 0)::bigint, coalesce(sum(in_doubt), 0)::bigint FROM {}inference_total")
@@ -54,6 +60,7 @@ type callTx struct {
 	key  []byte
 
 	group    int32
+	lease    int32
 	begun    bool // there's a record of it
 	recorded called
 }
@@ -77,7 +84,7 @@ func (db *DB) inCall(ctx context.Context, what string, call ledger.Call, f func(
 		if l.Fence != call.Fence {
 			return errFenced(call.Fence, l.Lease)
 		}
-		t.group = l.group
+		t.group, t.lease = l.group, l.id
 		if err := f(ctx, t); err != nil {
 			return err
 		}
@@ -94,7 +101,13 @@ func (t *callTx) record(b *pgx.Batch, inference int64) {
 	if inference != 0 {
 		id = &inference
 	}
-	b.Queue(t.db.sql[qRecord], t.group, t.key, t.call.Address[:], t.call.Reuse, text(t.call.Key), id)
+	b.Queue(t.db.sql[qRecord], append(t.named(), id)...)
+}
+
+// named is what a record says of its call.
+func (t *callTx) named() []any {
+	c := t.call
+	return []any{t.group, t.key, eventKey(c.Source, c.EventID), t.lease, c.Fence.Epoch, c.Address[:], c.Reuse, text(c.Key)}
 }
 
 func (t *callTx) count(b *pgx.Batch, calls, reused, inDoubt int64) {
@@ -122,21 +135,19 @@ func (t *callTx) recall(ctx context.Context) (ledger.Answer, ledger.CallState, e
 	}
 	begun := t.begun
 	if t.call.Reuse {
-		var found called
-		look := &pgx.Batch{}
-		look.Queue(t.db.sql[qReusable], t.call.Address[:]).Query(func(rows pgx.Rows) error {
-			return collect(rows, scanCalled, func(a called) { found = a })
-		})
-		if err := send(ctx, t.c, look); err != nil {
+		found, elsewhere, err := t.ask(ctx)
+		switch {
+		case err != nil:
 			return ledger.Answer{}, 0, err
-		}
-		if found.id != 0 {
+		case found.id != 0:
 			t.record(b, found.id)
 			t.count(b, 0, 1, 0)
 			return found.Answer, ledger.CallReused, send(ctx, t.c, b)
+		case elsewhere != "":
+			return ledger.Answer{}, 0, own(fault.As(fault.Unavailable, fmt.Errorf("%w: %s", ledger.ErrElsewhere, elsewhere)))
 		}
-		// A call of another event to the same address that is still pending has no one who waits for it: its caller
-		// would have kept this one back. So it's in doubt, and this one takes its place.
+		// A call of another event to the same address that is still pending isn't in the air: the same owner would have
+		// kept this one back, and others have lost their lease. So it's in doubt, and this one takes its place.
 		tag, err := t.c.Exec(ctx, t.db.sql[qForgetPending], t.call.Address[:])
 		if err != nil {
 			return ledger.Answer{}, 0, err
@@ -152,14 +163,27 @@ func (t *callTx) recall(ctx context.Context) (ledger.Answer, ledger.CallState, e
 	return ledger.Answer{}, state, send(ctx, t.c, b)
 }
 
+// ask looks for a reusable answer to the call's address, and for another worker who may be about to get one. Whoever
+// asks about an address has it to himself until his transaction ends: else two would find nobody, and both would call.
+func (t *callTx) ask(ctx context.Context) (found called, elsewhere string, err error) {
+	b := &pgx.Batch{}
+	b.Queue("SELECT pg_advisory_xact_lock($1)", t.db.advisory("call "+string(t.call.Address[:])))
+	b.Queue(t.db.sql[qReusable], t.call.Address[:]).Query(func(rows pgx.Rows) error {
+		return collect(rows, scanCalled, func(a called) { found = a })
+	})
+	b.Queue(t.db.sql[qElsewhere], t.call.Address[:], ledger.CallTime.Microseconds(), t.call.Fence.Owner, t.group, t.key).Query(func(rows pgx.Rows) error {
+		return collect(rows, pgx.RowTo[string], func(owner string) { elsewhere = owner })
+	})
+	return found, elsewhere, send(ctx, t.c, b)
+}
+
 // Settle implements ledger.Ledger. The first answer to a call stays.
 func (db *DB) Settle(ctx context.Context, call ledger.Call, a ledger.Answer) error {
 	return db.inCall(ctx, "settle", call, func(ctx context.Context, t *callTx) error {
 		if t.recorded.id != 0 {
 			return nil
 		}
-		_, err := t.c.Exec(ctx, db.sql[qSettle], t.group, t.key, call.Address[:], call.Reuse, text(call.Key),
-			text(a.Model), a.Response, a.TokensIn, a.TokensOut, stamp(a.At))
+		_, err := t.c.Exec(ctx, db.sql[qSettle], append(t.named(), text(a.Model), a.Response, a.TokensIn, a.TokensOut, stamp(a.At))...)
 		return err
 	})
 }

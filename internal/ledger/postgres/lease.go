@@ -49,6 +49,7 @@ var (
 		"SELECT $1, $2, $3, n.at, n.at + $6, $4, $5 FROM n ON CONFLICT (id) DO UPDATE SET pool = excluded.pool, started = excluded.started, " +
 		"beat = excluded.beat, expires = excluded.expires, in_flight = excluded.in_flight, oldest = excluded.oldest) " +
 		"SELECT g.name, l.topic_id, l.part, l.owner, l.epoch FROM {}lease l JOIN {}agent_group g ON g.id = l.group_id WHERE l.owner = $1" + leaseOrder)
+	qRetire  = define("DELETE FROM {}worker WHERE id = $1")
 	qWorkers = define(`SELECT id, pool, started, beat, in_flight, oldest FROM {}worker WHERE beat >= {now} - $1 ORDER BY id COLLATE "C"`)
 )
 
@@ -209,6 +210,18 @@ func (db *DB) Beat(ctx context.Context, w ledger.Worker, ttl time.Duration) (hel
 func scanWorker(r pgx.CollectableRow) (w ledger.Worker, err error) {
 	err = r.Scan(&w.ID, &w.Pool, int64Time{&w.Started}, int64Time{&w.Beat}, &w.InFlight, int64Time{&w.Oldest})
 	return w, err
+}
+
+// Retire implements ledger.Ledger.
+func (db *DB) Retire(ctx context.Context, worker string) error {
+	err := db.own(ctx, func(ctx context.Context, c *pgx.Conn) error {
+		_, err := c.Exec(ctx, db.sql[qRetire], worker)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("retire worker %s: %w", worker, err)
+	}
+	return nil
 }
 
 // Workers implements ledger.Ledger.

@@ -219,22 +219,25 @@ func (db *DB) probe(ctx context.Context, config *pgx.ConnConfig) (pooled bool, e
 		return false, unreachable(err)
 	}
 	defer c.Close(context.WithoutCancel(ctx))
+	if c.PgConn().ParameterStatus("standard_conforming_strings") == "off" {
+		return false, fault.Fatalf("standard_conforming_strings is off: set it on for this role (ALTER ROLE … SET standard_conforming_strings = on)")
+	}
 	// The simple protocol: all that every pooler passes on.
 	var pid int64
 	var standby bool
 	server := map[string]string{}
 	rows, err := c.Query(ctx, "SELECT pg_backend_pid()::bigint, pg_is_in_recovery(), current_setting('server_version_num'), current_setting('server_encoding'), "+
-		"current_setting('fsync'), current_setting('synchronous_commit'), current_setting('standard_conforming_strings')", pgx.QueryExecModeSimpleProtocol)
+		"current_setting('fsync'), current_setting('synchronous_commit')", pgx.QueryExecModeSimpleProtocol)
 	if err != nil {
 		return false, environment("look at the server", err)
 	}
 	defer rows.Close()
 	if rows.Next() {
-		var version, encoding, fsync, synchronous, conforming string
-		if err := rows.Scan(&pid, &standby, &version, &encoding, &fsync, &synchronous, &conforming); err != nil {
+		var version, encoding, fsync, synchronous string
+		if err := rows.Scan(&pid, &standby, &version, &encoding, &fsync, &synchronous); err != nil {
 			return false, environment("look at the server", err)
 		}
-		server = map[string]string{"version": version, "encoding": encoding, "fsync": fsync, "synchronous_commit": synchronous, "strings": conforming}
+		server = map[string]string{"version": version, "encoding": encoding, "fsync": fsync, "synchronous_commit": synchronous}
 	}
 	rows.Close()
 	if err := rows.Err(); err != nil {
@@ -255,8 +258,6 @@ func (db *DB) judge(server map[string]string) error {
 		return fault.Fatalf("the server is PostgreSQL %d: 14 or newer is needed", version/10000)
 	case server["encoding"] != "UTF8":
 		return fault.Fatalf("the database's encoding is %s, which can't hold every text: create one with ENCODING 'UTF8'", server["encoding"])
-	case server["strings"] != "on":
-		return fault.Fatalf("standard_conforming_strings is off: set it on for this role (ALTER ROLE … SET standard_conforming_strings = on)")
 	case db.opts.AcceptLoss:
 		return nil
 	case server["fsync"] != "on":

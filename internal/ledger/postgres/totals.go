@@ -155,9 +155,11 @@ var (
 	// time counts up to now at most. The bound over all leases lets the small index on log_time leave young pages out.
 	qForgetSeen = define("DELETE FROM {}seen WHERE ctid = ANY (ARRAY (SELECT s.ctid FROM {}seen s JOIN {}lease l ON l.id = s.lease_id " +
 		"WHERE s.log_time < (SELECT max(least(m.last_time, {now}) - $1) FROM {}lease m) AND s.log_time < least(l.last_time, {now}) - $1 LIMIT $2))")
-	qForgetRecorded = define("DELETE FROM {}recorded WHERE ctid = ANY (ARRAY (SELECT ctid FROM {}recorded WHERE inference_id IS NOT NULL AND time < {now} - $1 LIMIT $2)) " +
-		"AND inference_id IS NOT NULL")
-	qForgetAnswers = define("DELETE FROM {}inference WHERE id = ANY (ARRAY (SELECT i.id FROM {}inference i WHERE i.time < {now} - $1 " +
+	// What an event that still waits has got is kept, whatever its age: its redrive must not pay again.
+	qForgetRecorded = define("DELETE FROM {}recorded WHERE (group_id, call) IN (SELECT r.group_id, r.call FROM {}recorded r " +
+		"WHERE r.inference_id IS NOT NULL AND r.time < (SELECT {now}) - $1 AND NOT EXISTS (SELECT 1 FROM {}backlog b JOIN {}lease l ON l.id = b.lease_id " +
+		"WHERE b.event = r.event AND l.group_id = r.group_id) LIMIT $2)")
+	qForgetAnswers = define("DELETE FROM {}inference WHERE id = ANY (ARRAY (SELECT i.id FROM {}inference i WHERE i.time < (SELECT {now}) - $1 " +
 		"AND NOT EXISTS (SELECT 1 FROM {}recorded r WHERE r.inference_id = i.id) LIMIT $2))")
 	qForgetWorkers = define("DELETE FROM {}worker WHERE beat < {now} - $1 AND expires < {now}")
 )

@@ -30,6 +30,7 @@ var (
 
 	qBeat = define("INSERT INTO swarmlog_worker VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET pool = excluded.pool, " +
 		"started = excluded.started, beat = excluded.beat, in_flight = excluded.in_flight, oldest = excluded.oldest")
+	qRetire  = define("DELETE FROM swarmlog_worker WHERE id = ?")
 	qWorkers = define("SELECT id, pool, started, beat, in_flight, oldest FROM swarmlog_worker WHERE beat >= ? ORDER BY id")
 )
 
@@ -220,6 +221,18 @@ func (db *DB) Beat(ctx context.Context, w ledger.Worker, ttl time.Duration) (hel
 		return nil, fmt.Errorf("beat of worker %s: %w", w.ID, err)
 	}
 	return held, nil
+}
+
+// Retire implements ledger.Ledger.
+func (db *DB) Retire(ctx context.Context, worker string) error {
+	err := db.write(ctx, func(c *conn) error {
+		_, err := c.exec(qRetire, worker)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("retire worker %s: %w", worker, err)
+	}
+	return nil
 }
 
 // Workers implements ledger.Ledger.

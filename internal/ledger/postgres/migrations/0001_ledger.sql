@@ -74,9 +74,11 @@ CREATE TABLE backlog (
 	subject     bytea NOT NULL,
 	reason      text NOT NULL,
 	dead        boolean NOT NULL, -- counted as dead, not as waiting
+	event       uuid NOT NULL,    -- as in seen and recorded
 	message     bytea NOT NULL,
 	PRIMARY KEY (lease_id, position)
 );
+CREATE INDEX backlog_event ON backlog (event);
 CREATE INDEX backlog_subject ON backlog (lease_id, subject_key, sequence, position);
 
 -- Complete answers of models. A reusable one answers for its address.
@@ -93,10 +95,14 @@ CREATE TABLE inference (
 CREATE INDEX inference_reusable ON inference (address, id) WHERE reusable;
 
 -- What an event's step asked, and what it got: pending while inference_id is null. call is SHA-256 over the event's
--- source and id and the call's name.
+-- source and id and the call's name. A pending call knows the lease, and its epoch, under which it was begun: another
+-- event's call to the same address must not take its place while another worker may have it in the air.
 CREATE TABLE recorded (
 	group_id     integer NOT NULL,
 	call         bytea NOT NULL,
+	event        uuid NOT NULL,   -- as in backlog: a call of an event that waits is kept
+	lease_id     integer NOT NULL,
+	epoch        bigint NOT NULL,
 	address      bytea NOT NULL,
 	reuse        boolean NOT NULL,
 	key          text NOT NULL,
@@ -105,6 +111,7 @@ CREATE TABLE recorded (
 	PRIMARY KEY (group_id, call)
 );
 CREATE INDEX recorded_pending ON recorded (address) WHERE inference_id IS NULL AND reuse;
+CREATE INDEX recorded_age ON recorded (time) WHERE inference_id IS NOT NULL;
 CREATE INDEX recorded_inference ON recorded (inference_id) WHERE inference_id IS NOT NULL;
 
 -- Many rows, so that calls that are counted at the same time don't wait for each other.
