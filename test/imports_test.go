@@ -124,8 +124,8 @@ var allowed = map[string][]string{
 	"internal/route":         {},
 	"internal/sabotage":      {},
 	"internal/broker":        {"event"},
-	"internal/engine":        {"event", "inference", "ledger", "internal/broker", "internal/canonical", "internal/fault", "internal/route", "internal/sabotage", "internal/telemetry/logkey"},
-	"internal/ledger/sqlite": {"event", "ledger", "internal/canonical", "internal/fault", "internal/sabotage", "internal/telemetry/logkey"},
+	"internal/engine":        {"event", "inference", "ledger", "internal/broker", "internal/canonical", "internal/fault", "internal/route", "internal/sabotage"},
+	"internal/ledger/sqlite": {"event", "ledger", "internal/canonical", "internal/fault", "internal/sabotage"},
 }
 
 // implementations are seen by the package that wires them, and by what proves and measures; all others see interfaces.

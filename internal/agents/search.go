@@ -29,28 +29,15 @@ type Hit struct {
 
 // PageRow is a page as the index has it.
 type PageRow struct {
-	Document   string   `json:"document"`
-	Name       string   `json:"name"`
-	Path       string   `json:"path"`
-	Page       int      `json:"page"`
-	Part       int      `json:"part,omitempty"`
-	SHA256     string   `json:"sha256"` // of its text
-	Summary    string   `json:"summary"`
-	Terms      []string `json:"terms,omitempty"`
-	Steps      int64    `json:"steps"` // how often its effect was applied, the greatest of its parts: 1
-	HasText    bool     `json:"has_text"`
-	HasSummary bool     `json:"has_summary"`
-	HasVector  bool     `json:"has_vector"`
-}
-
-// DocumentRow is a file as the finder saw it last.
-type DocumentRow struct {
-	Path     string `json:"path"`
-	Name     string `json:"name"`
-	Document string `json:"document,omitempty"`
-	Size     int64  `json:"size"`
-	Pages    int    `json:"pages"` // 0: not split, or not yet
-	Problem  string `json:"problem,omitempty"`
+	Document string   `json:"document"`
+	Name     string   `json:"name"`
+	Path     string   `json:"path"`
+	Page     int      `json:"page"`
+	Part     int      `json:"part,omitempty"`
+	SHA256   string   `json:"sha256"` // of its text
+	Summary  string   `json:"summary"`
+	Terms    []string `json:"terms,omitempty"`
+	Steps    int64    `json:"steps"` // how often its effect was applied, the greatest of its parts: 1
 }
 
 // Counts are of the files that are there now.
@@ -180,15 +167,6 @@ func Pages(ctx context.Context, tx ledger.Tx, yield func(PageRow) error) error {
 		return err
 	}
 	return s.pages(ctx, yield)
-}
-
-// Documents hands out all files that are there now, by path.
-func Documents(ctx context.Context, tx ledger.Tx, yield func(DocumentRow) error) error {
-	s, err := storeOf(tx)
-	if err != nil {
-		return err
-	}
-	return s.documents(ctx, yield)
 }
 
 // Count counts files, documents and pages.

@@ -8,9 +8,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
-	"slices"
 
 	"github.com/swarmlog/swarmlog/event"
 	"github.com/swarmlog/swarmlog/internal/config"
@@ -64,13 +64,11 @@ func (s *splitter) handle(ctx context.Context, e event.Event, st stepper) error 
 		if state, err = st.splitState(ctx, d.SHA256); err != nil {
 			return err
 		}
-		others, err := st.paths(ctx, d.SHA256)
-		for _, p := range others {
-			if !slices.Contains(paths, p) {
-				paths = append(paths, p)
+		return st.holders(ctx, d.SHA256, func(f file) {
+			if f.Path != d.Path {
+				paths = append(paths, f.Path)
 			}
-		}
-		return err
+		})
 	}))
 	if err != nil {
 		return fmt.Errorf("look document %s up: %w", d.SHA256, err)
@@ -193,15 +191,9 @@ func (s *splitter) readPDF(ctx context.Context, d Document, in *os.File, info fs
 	return pack(texts)
 }
 
-// verify reads the file and makes sure that it's the document that was found.
-func verify(ctx context.Context, d Document, in *os.File, info fs.FileInfo, to *bytes.Buffer) error {
-	var sum string
-	var err error
-	if to == nil {
-		sum, err = digest(ctx, in, info, nil)
-	} else {
-		sum, err = digest(ctx, in, info, to)
-	}
+// verify reads the file, into to unless that is nil, and makes sure that it's the document that was found.
+func verify(ctx context.Context, d Document, in *os.File, info fs.FileInfo, to io.Writer) error {
+	sum, err := digest(ctx, in, info, to)
 	if err != nil {
 		return err
 	}

@@ -144,17 +144,6 @@ func (s sqliteStore) setPages(ctx context.Context, document string, pages int) e
 	return err
 }
 
-func (s sqliteStore) paths(ctx context.Context, document string) ([]string, error) {
-	var paths []string
-	err := s.each(ctx, func(scan func(...any) error) error {
-		var p string
-		err := scan(&p)
-		paths = append(paths, p)
-		return err
-	}, `SELECT path FROM doc_file WHERE document = $1 AND gone = 0 ORDER BY path LIMIT 100`, document)
-	return paths, err
-}
-
 func (s sqliteStore) holders(ctx context.Context, document string, yield func(file)) error {
 	return s.each(ctx, func(scan func(...any) error) error {
 		var f file
@@ -264,7 +253,6 @@ func (s sqliteStore) pages(ctx context.Context, yield func(PageRow) error) error
 			return err
 		}
 		r.Steps = max(text, summary, vector)
-		r.HasText, r.HasSummary, r.HasVector = text > 0, summary > 0, vector > 0
 		if terms != "" {
 			r.Terms = strings.Split(terms, "\n")
 		}
@@ -272,19 +260,6 @@ func (s sqliteStore) pages(ctx context.Context, yield func(PageRow) error) error
 	}, `SELECT p.document, f.name, f.path, p.page, p.part, p.sha256, p.summary, p.terms, p.text_applied, p.summary_applied, p.vector_applied
 		FROM (SELECT document, name, min(path) AS path FROM doc_file WHERE gone = 0 AND document <> '' GROUP BY document) f
 		JOIN doc_page p ON p.document = f.document ORDER BY f.path, p.page, p.part`)
-}
-
-func (s sqliteStore) documents(ctx context.Context, yield func(DocumentRow) error) error {
-	return s.each(ctx, func(scan func(...any) error) error {
-		var r DocumentRow
-		var pages int64
-		if err := scan(&r.Path, &r.Name, &r.Document, &r.Size, &r.Problem, &pages); err != nil {
-			return err
-		}
-		r.Pages = int(pages)
-		return yield(r)
-	}, `SELECT f.path, f.name, f.document, f.size, f.problem, coalesce(d.pages, 0)
-		FROM doc_file f LEFT JOIN doc_document d ON d.document = f.document WHERE f.gone = 0 ORDER BY f.path`)
 }
 
 func (s sqliteStore) counts(ctx context.Context) (Counts, error) {

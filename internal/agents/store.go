@@ -38,9 +38,8 @@ type store interface {
 	addDocument(ctx context.Context, document, mediaType string, size int64) error
 	splitState(ctx context.Context, document string) (splitState, error)
 	setPages(ctx context.Context, document string, pages int) error
-	// paths are the files that hold a document now.
-	paths(ctx context.Context, document string) ([]string, error)
-	// holders yields the paths and names of those files, problems those of files that can't be read, with why.
+	// holders yields the paths and names of the files that hold a document now, problems those of files that can't be
+	// read, with why.
 	holders(ctx context.Context, document string, yield func(file)) error
 	problems(ctx context.Context, yield func(file)) error
 
@@ -55,7 +54,6 @@ type store interface {
 	excerpt(ctx context.Context, query string, id int64) (string, error)
 	hit(ctx context.Context, id int64) (Hit, error)
 	pages(ctx context.Context, yield func(PageRow) error) error
-	documents(ctx context.Context, yield func(DocumentRow) error) error
 	counts(ctx context.Context) (Counts, error)
 }
 

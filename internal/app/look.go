@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -205,22 +207,29 @@ func lookPartition(p engine.PartitionStatus, now time.Time) status.Partition {
 
 // warnings are what a person should know besides the dead letters.
 func (a *App) warnings() []string {
-	warnings := []string{}
-	for name, err := range a.Failed() {
-		warnings = append(warnings, fmt.Sprintf("agent %s stopped: %s", name, engine.FirstLine(err.Error())))
-	}
-	for _, err := range a.server.Health() {
-		warnings = append(warnings, err.Error())
-	}
-	for _, e := range a.engines {
-		if err := e.Stalled(); err != nil {
-			warnings = append(warnings, "nothing can be committed at present: "+err.Error())
-		}
-	}
+	warnings := a.troubles()
 	if a.config.Index.Notes != nil {
 		warnings = append(warnings, a.config.Index.Notes()...)
 	}
 	return warnings
+}
+
+// troubles are what keeps agents, the log or the ledger from their work now.
+func (a *App) troubles() []string {
+	troubles := []string{}
+	failed := a.Failed()
+	for _, name := range slices.Sorted(maps.Keys(failed)) {
+		troubles = append(troubles, fmt.Sprintf("agent %s stopped: %s", name, engine.FirstLine(failed[name].Error())))
+	}
+	for _, err := range a.server.Health() {
+		troubles = append(troubles, err.Error())
+	}
+	for _, e := range a.engines {
+		if err := e.Stalled(); err != nil {
+			troubles = append(troubles, "nothing can be committed at present: "+err.Error())
+		}
+	}
+	return troubles
 }
 
 // taken is what was last read from the ledger for a look, and at which commit and dead letter.
@@ -275,18 +284,7 @@ func (a *App) ready(context.Context) []string {
 	if s := a.state.Load().(status.State); s != status.Running {
 		reasons = append(reasons, "the run is "+string(s))
 	}
-	for name, err := range a.Failed() {
-		reasons = append(reasons, fmt.Sprintf("agent %s stopped: %s", name, engine.FirstLine(err.Error())))
-	}
-	for _, err := range a.server.Health() {
-		reasons = append(reasons, err.Error())
-	}
-	for _, e := range a.engines {
-		if err := e.Stalled(); err != nil {
-			reasons = append(reasons, "nothing can be committed: "+err.Error())
-		}
-	}
-	return reasons
+	return append(reasons, a.troubles()...)
 }
 
 func (a *App) httpOptions() httpapi.Options {

@@ -6,8 +6,6 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
-
-	"github.com/swarmlog/swarmlog/internal/telemetry/logkey"
 )
 
 // recoverer answers a panic of a handler with a problem instead of a cut connection.
@@ -21,7 +19,7 @@ func (a *api) recoverer(next http.Handler) http.Handler {
 			if p == http.ErrAbortHandler { //nolint:errorlint // the value itself is the signal
 				panic(p)
 			}
-			a.Logger.Error("request panicked", logkey.Path, r.URL.Path, logkey.Error, fmt.Sprint(p))
+			a.Logger.Error("request panicked", "path", r.URL.Path, "error", fmt.Sprint(p))
 			writeProblem(w, newProblem(CodeInternal, "the request failed"))
 		}()
 		next.ServeHTTP(w, r)

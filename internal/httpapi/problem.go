@@ -9,7 +9,6 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/swarmlog/swarmlog/internal/fault"
-	"github.com/swarmlog/swarmlog/internal/telemetry/logkey"
 )
 
 // Code names a kind of error for programs. Codes are stable.
@@ -120,9 +119,9 @@ func (a *api) failure(ctx context.Context, doing string, err error) *Problem {
 	case fault.ClassOf(err) == fault.Permanent:
 		return newProblem(CodeInvalid, err.Error())
 	case fault.ClassOf(err) == fault.Unavailable:
-		a.Logger.Warn("request failed: "+doing, logkey.Error, err)
+		a.Logger.Warn("request failed: "+doing, "error", err)
 		return newProblem(CodeUnavailable, doing+" isn't possible for now")
 	}
-	a.Logger.Error("request failed: "+doing, logkey.Error, err)
+	a.Logger.Error("request failed: "+doing, "error", err)
 	return newProblem(CodeInternal, doing+" failed")
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humachi"
 
-	"github.com/swarmlog/swarmlog/internal/telemetry/logkey"
 	"github.com/swarmlog/swarmlog/internal/telemetry/recent"
 )
 
@@ -198,7 +197,7 @@ func (a *api) listPages(hctx huma.Context) {
 			return
 		}
 		if err != nil {
-			a.Logger.Warn("list of pages was cut off", logkey.Error, err)
+			a.Logger.Warn("list of pages was cut off", "error", err)
 			panic(http.ErrAbortHandler)
 		}
 		if enc == nil {

@@ -1,11 +1,9 @@
 // Package route owns which partition a key goes to. It is pure: no I/O, no
 // state, nothing of ours imported.
 //
-// A key goes to slot (murmur2(key) & 0x7fffffff) mod S, and a slot to a
-// partition by a Table, which starts as slot mod count. Since S is a multiple
-// of the count, a fresh table routes as the default partitioner of Java,
-// kafkajs and franz-go clients does. All three steps are stored formats: the
-// place of an aggregate's records hangs on them.
+// A key goes to partition (murmur2(key) & 0x7fffffff) mod count, as the default
+// partitioner of Java, kafkajs and franz-go clients has it. That is a stored
+// format: the place of an aggregate's records hangs on it.
 //
 // A key is an aggregate's subject as UTF-8 bytes, in Unicode form C (package
 // event sees to that), since two spellings of one name would otherwise be two
@@ -62,31 +60,6 @@ func murmur2(key []byte) uint32 {
 	return h ^ h>>15
 }
 
-// minSlots is the least number of slots of a topic: enough for splits to move small shares of it.
-const minSlots = 1024
-
-// Slots is the number of slots that a topic of count partitions starts with: the least multiple of count that
-// isn't below 1,024. It stays when the topic grows.
-func Slots(count int32) int32 { return (minSlots + count - 1) / count * count }
-
-// Table is the partition of each slot of a topic.
-type Table []int32
-
-// NewTable is the table that a topic of count partitions starts with.
-func NewTable(count int32) Table {
-	t := make(Table, Slots(count))
-	for slot := range t {
-		t[slot] = int32(slot) % count
-	}
-	return t
-}
-
-// Slot is the slot of a key.
-func (t Table) Slot(key []byte) int32 { return hash(key) % int32(len(t)) }
-
-// Partition is the partition of a key.
-func (t Table) Partition(key []byte) int32 { return t[t.Slot(key)] }
-
 // vectors are partitions that Java clients were seen to choose.
 var vectors = []struct {
 	key       string
@@ -123,14 +96,9 @@ var vectors = []struct {
 // SelfTest checks, at start-up, that keys go where other clients' defaults put them.
 func SelfTest() error {
 	for _, v := range vectors {
-		for how, got := range map[string]int32{
-			"hash":  Partition([]byte(v.key), v.count),
-			"table": NewTable(v.count).Partition([]byte(v.key)),
-		} {
-			if got != v.partition {
-				return fmt.Errorf("route self-test: by %s, key %q goes to partition %d of %d, but Java clients send it to %d: "+
-					"this build would break the order of keys; don't run it, and report it", how, v.key, got, v.count, v.partition)
-			}
+		if got := Partition([]byte(v.key), v.count); got != v.partition {
+			return fmt.Errorf("route self-test: key %q goes to partition %d of %d, but Java clients send it to %d: "+
+				"this build would break the order of keys; don't run it, and report it", v.key, got, v.count, v.partition)
 		}
 	}
 	return nil

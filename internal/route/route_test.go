@@ -13,9 +13,6 @@ func TestI1I2Vectors(t *testing.T) {
 		if got := Partition([]byte(v.key), v.count); got != v.partition {
 			t.Errorf("%q goes to %d of %d, want %d", v.key, got, v.count, v.partition)
 		}
-		if got := NewTable(v.count).Partition([]byte(v.key)); got != v.partition {
-			t.Errorf("by the table, %q goes to %d of %d, want %d", v.key, got, v.count, v.partition)
-		}
 	}
 	if err := SelfTest(); err != nil {
 		t.Error(err)
@@ -96,63 +93,12 @@ func TestI4SpellingsDiffer(t *testing.T) {
 	}
 }
 
-func TestPropertyFreshTableIsDefault(t *testing.T) {
+func TestPropertyKeysStayWithinTheTopic(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		count := rapid.Int32Range(1, 5000).Draw(t, "count")
 		key := rapid.SliceOf(rapid.Byte()).Draw(t, "key")
-		table := NewTable(count)
-		if len(table)%int(count) != 0 || len(table) < minSlots {
-			t.Fatalf("%d slots for %d partitions", len(table), count)
-		}
-		got, want := table.Partition(key), Partition(key, count)
-		if got != want || got < 0 || got >= count {
-			t.Fatalf("table says %d of %d, hash %d", got, count, want)
-		}
-		if slot := table.Slot(key); table[slot] != got {
-			t.Fatalf("slot %d is at %d, not %d", slot, table[slot], got)
-		}
-	})
-}
-
-func TestSalted(t *testing.T) {
-	for _, c := range []struct {
-		key  string
-		n    uint32
-		wire string
-	}{
-		{"order-1", 0, "order-1#0"},
-		{"order-1", 12, "order-1#12"},
-		{"a#1", 2, "a##1#2"},
-		{"a#", 3, "a###3"},
-		{"", 1, "#1"},
-		{"#", 1, "###1"},
-	} {
-		if got := Salted(c.key, c.n); got != c.wire {
-			t.Errorf("Salted(%q, %d) = %q, want %q", c.key, c.n, got, c.wire)
-		}
-	}
-	for _, plain := range []string{"", "order-1", "a##1", "a#b", "a#", "a#01", "a#-1", "a#4294967296", "a#1#2", "##"} {
-		if key, n, ok := Unsalted(plain); ok {
-			t.Errorf("Unsalted(%q) = %q, %d", plain, key, n)
-		}
-	}
-}
-
-func TestPropertySaltRoundTrip(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		key, n := rapid.StringMatching(`[a#1]{0,8}`).Draw(t, "key"), rapid.Uint32().Draw(t, "n")
-		if k, m, ok := Unsalted(Salted(key, n)); !ok || k != key || m != n {
-			t.Fatalf("%q#%d came back as %q, %d, %v", key, n, k, m, ok)
-		}
-	})
-}
-
-func FuzzUnsalted(f *testing.F) {
-	f.Add("a##1#2")
-	f.Add("a###3")
-	f.Fuzz(func(t *testing.T, wire string) {
-		if key, n, ok := Unsalted(wire); ok && Salted(key, n) != wire {
-			t.Fatalf("%q reads as %q, %d, which is written %q", wire, key, n, Salted(key, n))
+		if got := Partition(key, count); got < 0 || got >= count || got != Record(key, rapid.Int64().Draw(t, "n"), count) {
+			t.Fatalf("key %x goes to %d of %d", key, got, count)
 		}
 	})
 }

@@ -8,7 +8,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/swarmlog/swarmlog/internal/telemetry/logkey"
 	"github.com/swarmlog/swarmlog/internal/telemetry/status"
 )
 
@@ -78,7 +77,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	s, err := c.source.Status(ctx)
 	out := sink(ch)
 	if err != nil {
-		c.log.Warn("metrics go out without the run's status", logkey.Error, err)
+		c.log.Warn("metrics go out without the run's status", "error", err)
 		out.gauge(statusUp, 0)
 		return
 	}

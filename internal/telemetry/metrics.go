@@ -1,7 +1,7 @@
 // Package telemetry owns the metrics and the log of a process: counters that
 // the hot path feeds, a collector that shows a run's status to Prometheus, and
 // the set-up of slog. It imports the ledger's public types and its own
-// sub-packages (status, recent, logkey), never the engine: the engine states
+// sub-packages (status, recent), never the engine: the engine states
 // what it wants to count as an interface, and Metrics satisfies it.
 //
 // Nothing here survives a crash. Counters start at 0 in each process, which
