@@ -185,7 +185,7 @@ func join(g *status.Agent, s engine.AgentStatus, now time.Time) {
 }
 
 func lookPartition(p engine.PartitionStatus, now time.Time) status.Partition {
-	lag := p.End - p.Next
+	lag := p.Lag
 	out := status.Partition{Topic: p.Topic, Partition: p.Partition, Epoch: p.Epoch, Next: p.Next, End: p.End, Lag: &lag,
 		Lanes: int64(p.Lanes), Parked: int64(p.Parked), Outbox: int64(p.Outbox)}
 	var age float64
