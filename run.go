@@ -116,5 +116,6 @@ func (s *Swarm) Broker() string { return s.app.BrokerAddr() }
 func (s *Swarm) Address() string { return s.app.HTTPAddr() }
 
 // Stop drains the swarm: running steps may end, what they did is committed, and all is given back. It takes at most
-// about half a minute, and may be called more than once. The error says why an agent had stopped, if one had.
+// about a minute and a half, where a model, the disk and the broker all stand still, and a moment usually; it may be
+// called more than once. The error says why an agent had stopped, if one had.
 func (s *Swarm) Stop(ctx context.Context) error { return s.app.Stop(ctx) }

@@ -159,7 +159,7 @@ const GapReason = "sequence gap"
 // Wait is a record in the backlog, or to be put there.
 type Wait struct {
 	Subject  string
-	Reason   string // "parked: …", "sequence gap: …"
+	Reason   string // for people; begins with GapReason where it waits for an earlier event
 	Offset   int64
 	Message  event.Message
 	Dead     bool // the record that died, at the head of its parked aggregate; it's counted as dead, not as waiting
@@ -255,7 +255,7 @@ const (
 
 // InferenceTotals counts model calls.
 type InferenceTotals struct {
-	Calls   int64 `json:"calls"`    // requests sent
+	Calls   int64 `json:"calls"`    // begun; of those a step may end before its request was sent, while it waits for its turn
 	Reused  int64 `json:"reused"`   // answered from a record or from the cache
 	InDoubt int64 `json:"in_doubt"` // sent again since an earlier attempt's end is unknown
 }

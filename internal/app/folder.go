@@ -41,7 +41,8 @@ type folder struct {
 const lockWait = 300 * time.Millisecond
 
 // lockFolder makes the data folder and takes it for this process. The lock is the kernel's, so it ends with the
-// process, however that ends.
+// process, however that ends. It covers the broker and the ledger in it, which have locks of their own for those who
+// open one of them alone.
 func lockFolder(ctx context.Context, path string) (*folder, error) {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return nil, fmt.Errorf("make the data folder: %w; name another one with --data", err)
