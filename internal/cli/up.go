@@ -118,12 +118,12 @@ func (u *upRun) run(ctx context.Context, swarm *config.Swarm) error {
 		return err
 	}
 	file, _ := u.out.(*os.File)
-	o := progress.Options{Source: u.source(), Out: u.out, Mode: progress.Plain}
+	o := progress.Options{Source: u.app, Out: u.out, Mode: progress.Plain}
 	if u.JSON {
 		o.Mode = progress.JSON
 	}
 	if file != nil {
-		o = progress.For(file, u.JSON, u.source(), os.Getenv)
+		o = progress.For(file, u.JSON, u.app, os.Getenv)
 	}
 	u.display = progress.New(o)
 	if o.Mode == progress.Terminal {
@@ -271,8 +271,6 @@ func self() string {
 	}
 	return "swarmlog"
 }
-
-func (u *upRun) source() *app.App { return u.app }
 
 // lateWriter is a writer whose target may change while it's written to.
 type lateWriter struct {

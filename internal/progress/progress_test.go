@@ -222,7 +222,7 @@ func summary() progress.Summary {
 }
 
 func places() progress.Places {
-	return progress.Places{Model: "built-in model: extractive summaries and hashed n-gram vectors", Search: `swarmlog search "words"`,
+	return progress.Places{Search: `swarmlog search "words"`,
 		Page: "http://127.0.0.1:7070/", Broker: "127.0.0.1:9092", Data: "./.swarmlog"}
 }
 

@@ -42,7 +42,6 @@ func (s Summary) MarshalJSON() ([]byte, error) {
 
 // Places are where to look next. What is empty isn't mentioned.
 type Places struct {
-	Model  string // the model in one line
 	Search string // the command that searches, such as: swarmlog search "words"
 	Page   string // address of the live page
 	Broker string // address for Kafka clients
@@ -89,7 +88,7 @@ func (d *Display) summary(s Summary, p Places) string {
 		b.WriteString("Not all was done; start it again with the same data folder and it goes on there.\n")
 	}
 	b.WriteByte('\n')
-	for _, row := range [][2]string{{"records", outcomes(s.Records)}, {"models", models(s.Inference)}, {"", Printable(p.Model)}} {
+	for _, row := range [][2]string{{"records", outcomes(s.Records)}, {"models", models(s.Inference)}} {
 		field(&b, row[0], row[1], columns)
 	}
 
