@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/tetratelabs/wazero"
 	"go.uber.org/goleak"
@@ -67,9 +66,6 @@ type swarm struct {
 	queue   []event.Event // emitted, not yet handled
 	models  *models.Service
 }
-
-// seconds waits for what may take long on a loaded machine.
-const seconds = 60 * time.Second
 
 func newSwarm(t testing.TB) *swarm {
 	t.Helper()

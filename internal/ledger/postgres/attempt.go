@@ -214,7 +214,7 @@ func (a *attempt) step(i int, s *ledger.Step) error {
 	l := a.lease(s.Fence)
 	if l.fenced != nil {
 		r.Err = l.fenced
-		return nil
+		return nil //nolint:nilerr // told in the step's result
 	}
 	before, handled := a.handled(l, s)
 	if handled {
@@ -224,7 +224,7 @@ func (a *attempt) step(i int, s *ledger.Step) error {
 	outcome, reason, err := a.decide(l, s)
 	if err != nil {
 		r.Err = err // it has written nothing yet, so the others may go on
-		return nil
+		return nil  //nolint:nilerr // told in the step's result
 	}
 	if outcome == s.Outcome {
 		if r.FirstSeq, err = a.carryOut(l, i, s); err != nil {

@@ -122,7 +122,7 @@ func (a *attempt) step(i int, s *ledger.Step) error {
 	}
 	if l.fenced != nil {
 		r.Err = l.fenced
-		return nil
+		return nil //nolint:nilerr // told in the step's result
 	}
 	before, handled, err := a.handled(l, s)
 	if err != nil {
