@@ -205,7 +205,7 @@ func (s *source) runOnce(ctx context.Context, lease ledger.Lease) error {
 	case <-ctx.Done():
 	}
 	select {
-	case _ = <-done: // how it ends once it was told to doesn't matter
+	case <-done: //nolint:errcheck // how it ends once it was told to doesn't matter
 		return nil
 	case <-time.After(s.eng.opts.Drain):
 		return fault.Fatalf("it was told to end and hasn't in %s", s.eng.opts.Drain)

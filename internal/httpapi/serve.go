@@ -103,7 +103,7 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = s.Close() // what is still running is cut: the promise is to end
 	}
-	_ = <-ended // that it was shut down
+	<-ended //nolint:errcheck // it says that it was shut down
 	if err != nil {
 		return fmt.Errorf("shut down http on %s: %w", l.Addr(), err)
 	}

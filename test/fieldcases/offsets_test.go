@@ -168,7 +168,7 @@ func runNode(name string) error {
 		time.Sleep(5 * time.Millisecond)
 	}
 	fmt.Println("now")
-	_, err = io.Copy(io.Discard, os.Stdin) // until it's killed
+	_, _ = io.Copy(io.Discard, os.Stdin) // until it's killed
 	select {}
 }
 
