@@ -188,7 +188,7 @@ func (r *faultyReader) Poll(ctx context.Context) ([]broker.Fetch, error) {
 // didn't arrive none does, since an idempotent producer's broker takes no later one.
 type flaky struct {
 	broker.Publisher
-	fails func(n int) (fail, arrives bool) // asked for each record, by its number
+	fails func(n int, r broker.Record) (fail, arrives bool) // asked for each record, which is the nth
 
 	mu     sync.Mutex
 	n      int
@@ -208,7 +208,7 @@ var errFlaky = errors.New("broker: the request was lost")
 func (p *flaky) Publish(r broker.Record, done func(int64, error)) {
 	p.mu.Lock()
 	p.n++
-	fail, arrives := p.fails(p.n)
+	fail, arrives := p.fails(p.n, r)
 	if p.places == nil {
 		p.places = map[string]*flakyPlace{}
 	}

@@ -2,7 +2,6 @@ package engine_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -22,10 +21,10 @@ func soon() float64 { return 0 }
 // keeps its order, and copies are absorbed.
 func TestPublisherThatFailsLosesNothingAndKeepsOrder(t *testing.T) {
 	t.Parallel()
-	for name, fails := range map[string]func(n int) (bool, bool){
-		"records don't arrive": func(n int) (bool, bool) { return n%41 == 0, false },
-		"answers are lost":     func(n int) (bool, bool) { return n%41 == 0, true },
-		"both":                 func(n int) (bool, bool) { return n%23 == 0, n%2 == 0 },
+	for name, fails := range map[string]func(n int, r broker.Record) (bool, bool){
+		"records don't arrive": func(n int, _ broker.Record) (bool, bool) { return n%41 == 0, false },
+		"answers are lost":     func(n int, _ broker.Record) (bool, bool) { return n%41 == 0, true },
+		"both":                 func(n int, _ broker.Record) (bool, bool) { return n%23 == 0, n%2 == 0 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -82,18 +81,8 @@ func TestFailingTargetHoldsUpNoOther(t *testing.T) {
 
 // gate is a publisher that refuses what a function names.
 func gate(p broker.Publisher, closed func(broker.Record) bool) broker.Publisher {
-	return publisherFunc(func(r broker.Record, done func(int64, error)) {
-		if closed(r) {
-			go done(-1, errors.New("broker: not reachable"))
-			return
-		}
-		p.Publish(r, done)
-	})
+	return &flaky{Publisher: p, fails: func(_ int, r broker.Record) (bool, bool) { return closed(r), false }}
 }
-
-type publisherFunc func(broker.Record, func(int64, error))
-
-func (f publisherFunc) Publish(r broker.Record, done func(int64, error)) { f(r, done) }
 
 // While the broker is away the outbox grows beyond what the relay keeps in memory; a restart publishes all of it, in
 // order, once the broker is back.
