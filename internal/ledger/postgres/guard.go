@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"strings"
+	"sync"
 )
 
 // The guard reads a user's SQL before PostgreSQL does, and refuses what would end or nest the ledger's transaction,
@@ -158,6 +159,34 @@ func dollar(sql string, i int) int {
 		return end + 1 + n + len(tag)
 	}
 	return len(sql)
+}
+
+// reader keeps what it has read of statements: a text comes again with each step.
+type reader struct {
+	mu   sync.Mutex
+	kept map[string][]statement
+}
+
+const (
+	keptTexts   = 512 // more than that are texts put together from data
+	longestKept = 8 << 10
+)
+
+func (r *reader) read(sql string) []statement {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if parts, ok := r.kept[sql]; ok {
+		return parts
+	}
+	parts := split(sql)
+	if len(sql) > longestKept {
+		return parts
+	}
+	if r.kept == nil || len(r.kept) >= keptTexts {
+		r.kept = make(map[string][]statement)
+	}
+	r.kept[sql] = parts
+	return parts
 }
 
 // refusal is why a user's statement isn't run, or "". schema is the ledger's own.

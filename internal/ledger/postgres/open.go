@@ -65,6 +65,7 @@ type DB struct {
 
 	writes, reads share // of the connections, for those that run users' code
 	turns         turnstile
+	texts         reader
 	closed        chan struct{}
 	closing       sync.Once
 	closeBy       error

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -123,7 +124,7 @@ func (t *txn) run(ctx context.Context, op, query string, args []any, f func(cont
 	if err := t.usable(ctx); err != nil {
 		return fmt.Errorf("%s %s: %w", op, clip(query), err)
 	}
-	parts := split(query)
+	parts := t.db.texts.read(query)
 	for _, s := range parts {
 		if why := refusal(s, t.place, t.db.opts.Schema); why != "" {
 			err := fault.Fatalf("%s %s: refused: %s", op, clip(query), why)
@@ -170,9 +171,14 @@ func (t *txn) usable(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// join is a context that ends with ctx and with the handle's time.
+// join is a context that ends with ctx and with the handle's time, for a statement. An effect's own needs none, for
+// which pgx would start a goroutine: whoever ends its time revokes the handle, which interrupts what runs.
 func (t *txn) join(ctx context.Context) (context.Context, func()) {
-	if ctx.Done() == t.ctx.Done() {
+	switch {
+	case ctx.Done() != t.ctx.Done():
+	case t.place == inCommit:
+		return context.WithoutCancel(ctx), func() {}
+	default:
 		return ctx, func() {}
 	}
 	joined, cancel := context.WithCancelCause(ctx)
@@ -198,6 +204,8 @@ func (t *txn) check(ctx context.Context, op, query string, err error) error {
 		err = fault.Permanentf("%s left the transaction failed", what)
 	case ctx.Err() != nil && (c == "57014" || c == ""):
 		err = fmt.Errorf("%s: %w", what, context.Cause(ctx))
+	case t.ctx.Err() != nil && (c == "57014" || c == ""):
+		err = fmt.Errorf("%s: %w", what, context.Cause(t.ctx))
 	case c == "57014":
 		err = fmt.Errorf("%s: %w: %w", what, context.DeadlineExceeded, err)
 	case c == "25006" && t.place == inRead:
@@ -226,10 +234,11 @@ func (t *txn) fail(err error) {
 
 // revoke takes the handle away, and returns once nobody uses the connection through it. What still runs is cancelled.
 func (t *txn) revoke() {
-	stray := !t.gate.TryLock()
-	if stray {
+	if !t.gate.TryLock() {
 		t.cancel()
+		stop := t.interrupt()
 		t.gate.Lock()
+		stop()
 	}
 	defer t.gate.Unlock()
 	if t.revoked {
@@ -245,6 +254,32 @@ func (t *txn) revoke() {
 		t.fail(errEnded)
 	case t.c.PgConn().TxStatus() != 'T':
 		t.fail(errStray)
+	}
+}
+
+// interrupt cancels what runs, again and again until the returned function is called, since a request that comes just
+// before a statement is lost. A server that doesn't answer loses the connection.
+func (t *txn) interrupt() (stop func()) {
+	done := make(chan struct{})
+	var over sync.WaitGroup
+	over.Go(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), abandonAfter)
+		defer cancel()
+		for {
+			_ = t.c.PgConn().CancelRequest(ctx)
+			select {
+			case <-done:
+				return
+			case <-ctx.Done():
+				_ = t.c.PgConn().Conn().Close()
+				return
+			case <-time.After(50 * time.Millisecond):
+			}
+		}
+	})
+	return func() {
+		close(done)
+		over.Wait() // it may be using the connection
 	}
 }
 
