@@ -140,7 +140,7 @@ func (w *world) settle(e *engine.Engine) {
 // until waits for a condition, for a bounded time.
 func (w *world) until(what string, ok func() bool) {
 	w.t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for !ok() {
 		if time.Now().After(deadline) {
 			w.t.Fatalf("waited in vain until %s; totals: %+v", what, w.totals())
