@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -36,13 +37,15 @@ func (c *proveCommand) Run(ctx context.Context, s *streams) error {
 		Kills: c.Kills, Duration: c.Duration, Data: data, Seed: c.Seed, Progress: func(p prove.Progress) {
 			fmt.Fprintf(s.err, "%s: %d of %d events accepted, %d kills\n", p.Phase, p.Accepted, p.Events, p.Kills)
 		}})
+	interrupted := err != nil && ctx.Err() != nil
+	if temporary && (interrupted || errors.Is(err, prove.ErrConfig) || err == nil && v.Clean()) {
+		err = errors.Join(err, os.RemoveAll(data))
+	}
+	if interrupted {
+		return errors.New("prove: interrupted before there was a verdict: run it again, with fewer --events or --kills if it takes too long")
+	}
 	if err != nil {
 		return err
-	}
-	if v.Clean() && temporary {
-		if err := os.RemoveAll(data); err != nil {
-			return err
-		}
 	}
 	if c.JSON {
 		if err := json.NewEncoder(s.out).Encode(v); err != nil {
