@@ -86,8 +86,12 @@ func scanPair(r pgx.CollectableRow) (p pair, err error) {
 	return p, err
 }
 
+// setupLock is the advisory lock of set-ups ("swarmlog").
+const setupLock = 0x737761726d6c6f67
+
 // Setup implements ledger.Ledger. It has no limit of time but ctx: an index over many rows takes long to make. Agents
-// that start at the same time take turns, since PostgreSQL's IF NOT EXISTS doesn't wait for another's CREATE.
+// that start at the same time take turns, of other ledgers in the database too, since PostgreSQL's IF NOT EXISTS doesn't
+// wait for another's CREATE.
 func (db *DB) Setup(ctx context.Context, f func(context.Context, ledger.Tx) error) error {
 	l, err := db.take(ctx, db.writes)
 	if err != nil {
@@ -96,7 +100,7 @@ func (db *DB) Setup(ctx context.Context, f func(context.Context, ledger.Tx) erro
 	defer l.close()
 	b := &pgx.Batch{}
 	db.open(b, inSetup)
-	b.Queue("SELECT pg_advisory_xact_lock($1)", db.advisory("setup"))
+	b.Queue("SELECT pg_advisory_xact_lock($1)", setupLock)
 	if err := send(ctx, l.conn(), b); err != nil {
 		l.rollback()
 		return fmt.Errorf("set up tables: %w", db.ownError(ctx, err))
