@@ -42,8 +42,11 @@ func weighDocument(e event.Event) int64 {
 		return int64(len(e.Data))
 	}
 	weight := 4*min(d.Size, 1<<40) + int64(len(e.Data))
-	if d.MediaType == "application/pdf" {
+	switch d.MediaType {
+	case "application/pdf":
 		weight += 16 << 20
+	case "text/html":
+		weight *= 4 // its tree of elements takes a dozen times its bytes
 	}
 	return weight
 }

@@ -54,6 +54,7 @@ func (c *upCommand) Run(ctx context.Context, s *streams) error {
 	if err := c.checkListen(); err != nil {
 		return usage(err)
 	}
+	boundMemory()
 	run := &upRun{upCommand: c, streams: s, started: time.Now()}
 	return run.run(ctx, swarm)
 }
