@@ -28,9 +28,11 @@ type frost struct {
 	random *rand.Rand
 	notes  *os.File
 
+	taken chan struct{} // somebody took a lease while another was frozen
+	names []string
+
 	mu     sync.Mutex
 	frozen string
-	names  []string
 }
 
 func frostPath(data string) string { return filepath.Join(data, "frost.log") }
@@ -54,7 +56,7 @@ func newFrost(seed uint64, on bool, path string) (*frost, error) {
 		return nil, errors.Join(fmt.Errorf("open the frost's notes: %w", err), notes.Close())
 	}
 	// Each life of the node draws from another stream of the seed: what was noted before tells them apart.
-	return &frost{on: on, notes: notes, random: rand.New(rand.NewPCG(seed, uint64(info.Size())))}, nil
+	return &frost{on: on, notes: notes, taken: make(chan struct{}, 1), random: rand.New(rand.NewPCG(seed, uint64(info.Size())))}, nil
 }
 
 func (f *frost) close() error { return f.notes.Close() }
@@ -94,30 +96,45 @@ func (f *frost) run(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() {
+		defer f.set("")
 		for {
-			pause := time.Duration(f.random.Int64N(int64(leaseTime)))
-			if !f.set(ctx, "", pause) || !f.set(ctx, f.names[f.random.IntN(len(f.names))], 3*leaseTime) {
-				f.set(context.Background(), "", 0)
+			if !wait(ctx, nil, time.Duration(f.random.Int64N(int64(leaseTime)))) {
 				return
 			}
+			f.set(f.names[f.random.IntN(len(f.names))])
+			f.note(noteFrozen)
+			// Until someone takes over, which on a busy machine takes a while, and then a little longer.
+			if !wait(ctx, f.taken, 6*leaseTime) || !wait(ctx, nil, leaseTime) {
+				return
+			}
+			f.set("")
 		}
 	})
 	return func() { cancel(); wg.Wait() }
 }
 
-func (f *frost) set(ctx context.Context, worker string, d time.Duration) bool {
+// set freezes a worker, or none.
+func (f *frost) set(worker string) {
 	f.mu.Lock()
+	defer f.mu.Unlock()
 	f.frozen = worker
-	f.mu.Unlock()
-	if worker != "" {
-		f.note(noteFrozen)
+	select {
+	case <-f.taken:
+	default:
 	}
+}
+
+// wait waits for an event or for a time; false: ctx ended.
+func wait(ctx context.Context, event <-chan struct{}, most time.Duration) bool {
+	timer := time.NewTimer(most)
+	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 		return false
-	case <-time.After(d):
-		return true
+	case <-event:
+	case <-timer.C:
 	}
+	return true
 }
 
 type frozenLedger struct {
@@ -159,8 +176,22 @@ func (l *frozenLedger) Acquire(ctx context.Context, k ledger.Key, topic, owner s
 		l.mu.Lock()
 		l.held = append(l.held, lease.Fence)
 		l.mu.Unlock()
+		l.frost.took()
 	}
 	return lease, err
+}
+
+// took tells a frost that a lease was taken.
+func (f *frost) took() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.frozen == "" {
+		return
+	}
+	select {
+	case f.taken <- struct{}{}:
+	default:
+	}
 }
 
 // Commit notes the steps that are refused.
