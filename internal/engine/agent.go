@@ -37,7 +37,7 @@ type Agent struct {
 // Limits bound what an agent does at once. The zero value of a field means its default.
 type Limits struct {
 	Steps    int           // handlers that run at once; default 64
-	Bytes    int64         // weight held by queued and running steps; default 64 MiB. One heavier step runs alone.
+	Bytes    int64         // weight held until commit, and bytes of records that wait; default 64 MiB. Of it, light steps (up to a quarter each) share a quarter and heavier ones the rest; a step counts as at most three quarters.
 	Timeout  time.Duration // for one run of the handler; default 5 minutes
 	Attempts int           // runs of a step that fails for transient reasons before it's dead; default 8
 	Backoff  time.Duration // first wait, doubled each time with full jitter; default 100 ms

@@ -8,8 +8,10 @@
 //	                                      └─ outbox ─▶ relay ─▶ topics
 //
 // group.go reads and admits, lane.go queues, work.go runs handlers, commit.go
-// commits, settle.go acts on the results, relay.go publishes, lease.go decides
-// what this worker owns, feed.go serves sources.
+// commits, settle.go acts on the results, relay.go publishes. Beside the path:
+// lease.go decides what this worker owns, gap.go lets waiting rows of a sequence
+// go on, trouble.go deals with partitions that can't be read, dead.go writes
+// dead letters, feed.go serves sources.
 //
 // It sees the ledger, the broker and the models through interfaces and must not
 // import an implementation. Nothing here survives a crash, and nothing needs
@@ -17,7 +19,7 @@
 //
 // # Lock ordering
 //
-// group.mu is the only lock held while calling into another part: committer.mu
-// and relay.mu are taken under it, never the other way round, and neither is
-// held during I/O.
+// group.mu is the only lock held while calling into another part: committer.mu,
+// relay.mu, the reader, Notify and Meter come under it, never the other way
+// round. None of ours is held during I/O.
 package engine
