@@ -23,8 +23,12 @@ func TestIdle(t *testing.T) {
 	spent := time.Duration(ticks(t, up.Process.Pid)-before) * 10 * time.Millisecond
 	share := spent.Seconds() / span.Seconds()
 	t.Logf("idle over %s: %s of processor time, %.2f%% of a core, at most %d MiB", span, spent, 100*share, residentPeak(up.Process.Pid)>>20)
-	if share >= 0.01 && !raced {
-		t.Errorf("an idle swarm uses %.2f%% of a core, want less than 1%%", 100*share)
+	bound := 0.01
+	if !full {
+		bound = 0.02 // it's measured beside other tests, whose load makes the same work dearer
+	}
+	if share >= bound && !raced {
+		t.Errorf("an idle swarm uses %.2f%% of a core, want less than %.0f%%", 100*share, 100*bound)
 	}
 	check(t, up.Process.Signal(os.Interrupt))
 	if r := up.wait(30 * time.Second); r.code != 0 {

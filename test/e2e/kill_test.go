@@ -113,6 +113,11 @@ func (c corpus) kills(t *testing.T, data string, m *models, n int, takes time.Du
 		k.over = time.Now()
 		kills, born = append(kills, k), k.over
 		if i == n-1 {
+			for _, p := range pagesOf(t, data) { // also what a killed process left can be read
+				if p.Steps != 1 {
+					t.Errorf("%s, page %d was done %d times", p.Document, p.Page, p.Steps)
+				}
+			}
 			return nil
 		}
 		return p.Restart(t.Context())
