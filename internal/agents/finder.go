@@ -35,9 +35,9 @@ const (
 	source = "swarmlog:files"
 	// offers run at once, so that they share commits.
 	offersAtOnce = 12
-	// A scan costs a five-hundredth of the time until the next one, so that waiting for files costs nothing.
+	// A scan costs a 750th of the time until the next one, so that waiting for files costs nothing.
 	leastPause    = 2 * time.Second
-	pausePerScan  = 500
+	pausePerScan  = 750
 	pauseAfterNew = 20 // while files are coming
 	// A file that was written this shortly before it was hashed may be written again without a new time.
 	racyTime = 2 * time.Second

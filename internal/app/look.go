@@ -91,7 +91,7 @@ func (a *App) look(ctx context.Context) (status.Status, error) {
 	}
 	s.Agents = a.lookAgents(now, counters)
 	s.StepsPerSecond = a.meters.observe("", now, s.Settled())
-	s.Broker = status.Broker{Address: a.server.Addr(), LogBytes: a.server.LogBytes()}
+	s.Broker = status.Broker{Address: a.server.Addr(), LogBytes: totals.logBytes}
 	for _, err := range a.server.Health() {
 		s.Broker.Health = append(s.Broker.Health, err.Error())
 	}
@@ -237,12 +237,13 @@ type taken struct {
 	ledger.Totals
 	documents, pages int64
 	dead             []status.DeadLetter // the newest first
+	logBytes         int64               // measured by walking the log's files
 	at, letters      int64
 	known            bool
 }
 
 // remembered reads totals and the swarm's own counts, unless nothing was committed since they were read last: an idle
-// run asks its ledger nothing.
+// run asks its ledger and its disk nothing.
 func (a *App) remembered(ctx context.Context) (taken, error) {
 	var commits int64
 	for _, e := range a.engines {
@@ -255,7 +256,7 @@ func (a *App) remembered(ctx context.Context) (taken, error) {
 	if last.known && last.at == commits && last.letters == letters {
 		return last, nil
 	}
-	t := taken{at: commits, letters: letters, known: true}
+	t := taken{at: commits, letters: letters, logBytes: a.server.LogBytes(), known: true}
 	var err error
 	if t.Totals, err = a.ledger.Totals(ctx); err != nil {
 		return t, err

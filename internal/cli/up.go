@@ -220,7 +220,7 @@ func (u *upRun) farewell(last progress.Summary, places progress.Places) error {
 
 // awaitIdle waits until all is settled; false where the run ended before.
 func (u *upRun) awaitIdle(ctx context.Context) (bool, error) {
-	for wait := idleCheck; ; wait = min(2*wait, time.Second) {
+	for wait := idleCheck; ; wait = min(2*wait, 4*idleCheck) {
 		idle, err := u.app.Idle(ctx)
 		if err == nil && idle {
 			return true, nil
