@@ -88,7 +88,8 @@ func (s *Swarm) Publish(ctx context.Context, topic string, events ...event.Event
 }
 
 // Settled waits until every record is settled that can settle by itself: all that was published is handled, and so
-// is all that was emitted in consequence. Aggregates that are parked behind a dead event don't count.
+// is all that was emitted in consequence. Aggregates that are parked behind a dead event don't count. It returns an
+// error, as Stop does, where an agent stopped for good: what that one reads is neither handled nor waited for.
 func (s *Swarm) Settled(ctx context.Context) error { return s.app.Settled(ctx) }
 
 // Read runs f in a read-only transaction on what is committed.

@@ -26,9 +26,10 @@ type Agent struct{ spec engine.Agent }
 // Handle makes an agent. Its name is the identity of its progress: under
 // another name it starts again at the beginning of what it reads.
 func Handle(name string, h Handler, options ...AgentOption) Agent {
-	a := Agent{engine.Agent{Name: name, Handle: func(ctx context.Context, e event.Event, s *engine.Step) error {
-		return h(ctx, e, &Step{s})
-	}}}
+	a := Agent{engine.Agent{Name: name}}
+	if h != nil { // without one Start refuses the agent
+		a.spec.Handle = func(ctx context.Context, e event.Event, s *engine.Step) error { return h(ctx, e, &Step{s}) }
+	}
 	for _, o := range options {
 		o(&a.spec)
 	}

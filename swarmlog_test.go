@@ -15,7 +15,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // An agent that stopped for good is told by Stop, so that a program can tell it from a swarm that couldn't go on.
-func TestFailedAgentIsToldByStop(t *testing.T) {
+func TestFailedAgentIsTold(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	reason := errors.New("the schema is of another version")
@@ -30,12 +30,15 @@ func TestFailedAgentIsToldByStop(t *testing.T) {
 	if err := swarm.Publish(ctx, "orders", event.New("OrderPlacedEvent", "customer-7", nil)); err != nil {
 		t.Fatal(err)
 	}
-	if err := swarm.Settled(ctx); err != nil { // the failed agent isn't waited for
-		t.Fatal(err)
+	if err := swarm.Settled(ctx); !errors.Is(err, swarmlog.ErrAgentFailed) { // it isn't waited for, and it's told
+		t.Fatalf("Settled says %v, want ErrAgentFailed", err)
 	}
 	err = swarm.Stop(ctx)
 	if !errors.Is(err, swarmlog.ErrAgentFailed) || !errors.Is(err, reason) {
 		t.Errorf("Stop says %v, want ErrAgentFailed and the handler's own error", err)
+	}
+	if _, err := swarmlog.Start(ctx, swarmlog.Agents(swarmlog.Handle("none", nil, swarmlog.Reads("orders"))), swarmlog.InMemory()); err == nil {
+		t.Error("an agent without a handler was started")
 	}
 	c, err := swarmlog.Start(ctx, swarmlog.Agents(other), swarmlog.InMemory())
 	if err != nil {

@@ -76,7 +76,7 @@ func (a *App) Settled(ctx context.Context) error {
 	for {
 		idle, err := a.Idle(ctx)
 		if err == nil && idle {
-			return nil
+			return a.agentFailure() // what such an agent reads isn't waited for, and isn't settled
 		}
 		select {
 		case <-ctx.Done():

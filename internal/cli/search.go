@@ -6,11 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/swarmlog/swarmlog/internal/app"
 	"github.com/swarmlog/swarmlog/internal/httpapi"
 	"github.com/swarmlog/swarmlog/internal/progress"
 )
+
+// longestQuery is what the API of a running swarm takes.
+const longestQuery = 1000
 
 type searchCommand struct {
 	Words []string `arg:"" help:"What to look for."`
@@ -24,6 +28,9 @@ func (c *searchCommand) Run(ctx context.Context, s *streams) (err error) {
 	words := strings.TrimSpace(strings.Join(c.Words, " "))
 	if words == "" {
 		return usage(errors.New(`search for nothing: give words to look for, such as swarmlog search "exactly once"`))
+	}
+	if n := utf8.RuneCountInString(words); n > longestQuery {
+		return usage(fmt.Errorf("search: the query has %d characters; give at most %d", n, longestQuery))
 	}
 	if c.Limit < 1 || c.Limit > 100 {
 		return usage(fmt.Errorf("--limit %d: give a number from 1 to 100", c.Limit))

@@ -27,19 +27,20 @@ type group struct {
 	topics map[string]broker.Topic
 	reader broker.Reader
 
-	mu       sync.Mutex
-	parts    map[partID]*partition
-	births   int64   // partitions taken so far
-	ready    []*lane // lanes whose first task may run
-	heavy    []*lane // the same, for tasks of more than a quarter of the weight limit
-	running  int
-	light    int64 // weight of running tasks, by budget
-	heavyNow int64
-	queued   int64 // bytes of records admitted and not settled
-	closed   bool  // no more work is started
-	failed   error
-	room     chan struct{} // signalled when queued falls
-	changed  chan struct{} // closed and renewed when running or a partition's pending falls to zero
+	mu              sync.Mutex
+	parts           map[partID]*partition
+	births          int64   // partitions taken so far
+	ready           []*lane // lanes whose first task may run
+	heavy           []*lane // the same, for tasks of more than a quarter of the weight limit
+	running         int
+	light           int64 // weight of running tasks, by budget
+	heavyNow        int64
+	queued          int64 // bytes of records admitted and not settled
+	closed          bool  // no more work is started
+	failed          error
+	toldUnavailable time.Time     // when it was last told that something is down
+	room            chan struct{} // signalled when queued falls
+	changed         chan struct{} // closed and renewed when running or a partition's pending falls to zero
 }
 
 type partID struct {

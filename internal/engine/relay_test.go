@@ -68,13 +68,13 @@ func TestFailingTargetHoldsUpNoOther(t *testing.T) {
 	}}
 	e, _ := w.start(o, agent)
 	w.publish("a", numbered(20, 20)...)
-	w.until("all of the other target are published", func() bool { return w.size("fine") == 400 })
+	w.until("all of the other target are published", func() bool { return w.size("fine") >= 400 && w.different("fine") == 400 })
 	if n := w.size("down"); n != 0 {
 		t.Errorf("%d records came to the target that is down", n)
 	}
 	down.Store(false)
 	w.settle(e)
-	if n := w.size("down"); n != 400 {
+	if n := w.different("down"); n != 400 {
 		t.Errorf("%d records came to the target that was down, expected 400", n)
 	}
 }
@@ -159,7 +159,7 @@ func TestFailedAgentsEventsArePublished(t *testing.T) {
 	w.until("leases were renewed several times", func() bool { return w.beat().Sub(from) > 2*o.LeaseTime })
 	down.Store(false)
 	w.settle(e)
-	if n := w.size("b"); n != 9 || w.totals().Outbox != 0 {
+	if n := w.different("b"); n != 9 || w.totals().Outbox != 0 {
 		t.Errorf("%d events were published and %d rows are left, expected 9 and none", n, w.totals().Outbox)
 	}
 	w.until("its leases are given back", func() bool {
@@ -196,6 +196,17 @@ func (w *world) size(topic string) (n int64) {
 		n += r.End - r.Start
 	}
 	return n
+}
+
+// different counts the events of a topic without their copies, which a lease makes that runs out on a slow machine.
+func (w *world) different(topic string) int {
+	ids := map[string]bool{}
+	for _, m := range w.messages(topic) {
+		e, err := event.Decode(m, event.Position{})
+		must(w.t, err)
+		ids[e.ID] = true
+	}
+	return len(ids)
 }
 
 // messages reads a topic from its beginning to its end, in order within each partition.

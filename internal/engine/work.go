@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"log/slog"
 	"runtime/debug"
 	"slices"
 	"time"
@@ -200,10 +201,27 @@ func (g *group) failedAttempt(t *task, err error) {
 		}
 		wait := backoff(t.attempt, g.spec.Limits.Backoff, g.spec.Limits.MaxWait, g.eng.opts.Rand)
 		g.eng.opts.Meter.Retried(g.spec.Name)
-		g.log.Warn("step failed; it will run again", "at", t.record.Position, "subject", t.event.Subject, "attempt", t.attempt, "wait", wait, "error", err)
+		g.log.Log(context.Background(), g.loudness(class), "step failed; it will run again", "at", t.record.Position, "subject", t.event.Subject, "attempt", t.attempt, "wait", wait, "error", err)
 		g.notice(NoticeRetry, t.lane.p, t.record.Offset, t.event.Subject, FirstLine(err.Error()))
 		time.AfterFunc(wait, func() { g.retry(t) })
 	}
+}
+
+// tellUnavailable is how often it is told, of an agent, that something it needs is down: each of its steps finds out.
+const tellUnavailable = 30 * time.Second
+
+// loudness is the level at which a failed attempt is logged.
+func (g *group) loudness(class fault.Class) slog.Level {
+	if class != fault.Unavailable {
+		return slog.LevelWarn
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if time.Since(g.toldUnavailable) < tellUnavailable {
+		return slog.LevelDebug
+	}
+	g.toldUnavailable = time.Now()
+	return slog.LevelWarn
 }
 
 // retry makes a task's lane ready again.

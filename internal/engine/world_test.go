@@ -69,7 +69,7 @@ func must(t *testing.T, err error) {
 
 // options are an engine's, quick enough for tests.
 func (w *world) options(worker string) engine.Options {
-	return engine.Options{Swarm: "test", Worker: worker, Ledger: w.ledger, Broker: w.broker, LeaseTime: 600 * time.Millisecond,
+	return engine.Options{Swarm: "test", Worker: worker, Ledger: w.ledger, Broker: w.broker, LeaseTime: 2 * time.Second,
 		Drain: 5 * time.Second, Logger: slog.New(slog.DiscardHandler), Notify: func(n engine.Notice) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
