@@ -103,8 +103,9 @@ func (f *frost) run(ctx context.Context) (stop func()) {
 			}
 			f.set(f.names[f.random.IntN(len(f.names))])
 			f.note(noteFrozen)
-			// Until someone takes over, which on a busy machine takes a while, and then a little longer.
-			if !wait(ctx, f.taken, 6*leaseTime) || !wait(ctx, nil, leaseTime) {
+			// Until someone takes over, which on a busy machine takes a while, and then until that one is at work beside
+			// the frozen worker: what it took it reads only once its fetch under way has been answered.
+			if !wait(ctx, f.taken, 6*leaseTime) || !wait(ctx, nil, 5*leaseTime/2) {
 				return
 			}
 			f.set("")
