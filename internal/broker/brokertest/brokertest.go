@@ -222,6 +222,33 @@ func (l *log) has(partition int32, n int) func() bool {
 	return func() bool { return len(l.records[partition]) >= n }
 }
 
+// endsWith tells whether the last record read of a partition has a value.
+func (l *log) endsWith(partition int32, value int) func() bool {
+	return func() bool {
+		rs := l.records[partition]
+		return len(rs) > 0 && string(rs[len(rs)-1].Value) == fmt.Sprint(value)
+	}
+}
+
+// expectCopies checks that a partition's records have the values 0 to n-1 in order, of which each may be there more
+// than once.
+func (f *fixture) expectCopies(l *log, partition int32, n int) {
+	f.Helper()
+	next := 0
+	for i, r := range l.records[partition] {
+		switch string(r.Value) {
+		case fmt.Sprint(next):
+			next++
+		case fmt.Sprint(next - 1):
+		default:
+			f.Fatalf("partition %d, record %d: value %q, want %d or a copy of the one before", partition, i, r.Value, next)
+		}
+	}
+	if next != n {
+		f.Fatalf("partition %d: %d different records, want %d", partition, next, n)
+	}
+}
+
 // expect checks that a partition's records are those of offsets from..to-1, each once and in order, and that their
 // values are their offsets.
 func (f *fixture) expect(l *log, partition int32, from, to int) {
