@@ -63,6 +63,9 @@ type Lease struct {
 	Counters Counters
 	LastTime time.Time // append time and CRC of the last finished record
 	LastCRC  uint32
+
+	Generation int64     // of the Kafka group that claimed it last; 0: it was acquired
+	Carried    []Carried // what others may still finish of it; Acquire, Claim and Progress tell, lists don't
 }
 
 // Outcome is how a record ended. Each delivered record is counted under exactly one.
@@ -76,9 +79,10 @@ const (
 	Ignored           // of a type that the agent doesn't handle
 	Dead              // dead-lettered
 	Waiting           // in the backlog; counted under another outcome once it leaves
+	Misrouted         // found where its key doesn't lead: passed over here and forwarded to where it belongs
 )
 
-var outcomeNames = [...]string{"", "applied", "duplicate", "refused", "skipped", "ignored", "dead", "waiting"}
+var outcomeNames = [...]string{"", "applied", "duplicate", "refused", "skipped", "ignored", "dead", "waiting", "misrouted"}
 
 func (o Outcome) String() string {
 	if int(o) < len(outcomeNames) {
@@ -96,6 +100,7 @@ type Counters struct {
 	Ignored   int64 `json:"ignored"`
 	Dead      int64 `json:"dead"`
 	Waiting   int64 `json:"waiting"`
+	Misrouted int64 `json:"misrouted"`
 }
 
 // Of points to the counter of an outcome, or is nil for an unknown one.
@@ -115,20 +120,22 @@ func (c *Counters) Of(o Outcome) *int64 {
 		return &c.Dead
 	case Waiting:
 		return &c.Waiting
+	case Misrouted:
+		return &c.Misrouted
 	}
 	return nil
 }
 
 // Add adds other's counts to c.
 func (c *Counters) Add(other Counters) {
-	for o := Applied; o <= Waiting; o++ {
+	for o := Applied; o <= Misrouted; o++ {
 		*c.Of(o) += *other.Of(o)
 	}
 }
 
 // Delivered is the number of records that the counts account for.
 func (c Counters) Delivered() int64 {
-	return c.Applied + c.Duplicate + c.Refused + c.Skipped + c.Ignored + c.Dead + c.Waiting
+	return c.Applied + c.Duplicate + c.Refused + c.Skipped + c.Ignored + c.Dead + c.Waiting + c.Misrouted
 }
 
 // Identity is what tells an event from another.
@@ -163,6 +170,7 @@ type Wait struct {
 	Offset   int64
 	Message  event.Message
 	Dead     bool // the record that died, at the head of its parked aggregate; it's counted as dead, not as waiting
+	Released bool // a dead record that is to be handled again
 	Sequence int64
 }
 
@@ -176,9 +184,13 @@ type Step struct {
 	CRC          uint32
 	// FromBacklog says that the record comes from the backlog row at Offset: the row goes, no offset is finished.
 	FromBacklog bool
+	// Carried says that the partition has moved on since the step was begun, and left the step to its worker: it's
+	// fenced by its carried row (Fence's epoch and owner, and Offset), which goes, and not by the lease's owner. All
+	// else is as ever: progress, counters and outbox numbers are those of the lease as it stands.
+	Carried bool
 
 	Event   Identity
-	Outcome Outcome // what was decided: Applied, Refused, Skipped, Ignored, Dead or Waiting; Duplicate where known already
+	Outcome Outcome // what was decided: Applied, Refused, Skipped, Ignored, Misrouted, Dead or Waiting; Duplicate where known already
 
 	Effects []func(context.Context, Tx) error // the user's SQL, in order
 	Emits   []Outgoing                        // to the outbox
@@ -214,7 +226,9 @@ type Worker struct {
 	ID       string    `json:"id"`
 	Pool     string    `json:"pool"`
 	Started  time.Time `json:"started"`
-	Beat     time.Time `json:"beat"` // last heartbeat, by the database's clock
+	Beat     time.Time `json:"beat"`   // last heartbeat, by the database's clock
+	Steps    int       `json:"steps"`  // handlers that it may run at once, all agents together
+	Memory   int64     `json:"memory"` // bytes that it has for them
 	InFlight int       `json:"in_flight"`
 	Oldest   time.Time `json:"oldest_step"` // start of the oldest running step; zero: none
 }
@@ -226,6 +240,7 @@ const CallTime = 10 * time.Minute
 // Call names a call to a model made by an event's step.
 type Call struct {
 	Fence   Fence
+	Offset  int64  // of the event's record: a carried step may go on calling
 	Source  string // of the event
 	EventID string
 	Name    string   // the given name, else address and occurrence; never a position
@@ -266,21 +281,28 @@ type Totals struct {
 	Workers   []Worker
 	Outbox    int64 // rows not yet published and deleted
 	Waiting   int64 // rows in the backlog, the dead heads of parked aggregates included
+	Parked    int64 // dead heads: aggregates that wait for a person
 	Inference InferenceTotals
 }
 
 // Ledger is where effects commit. All methods are safe for concurrent use.
 // Errors without a class are transient: nothing happened, and the call may be made again.
 type Ledger interface {
-	// Beat writes a worker's heartbeat and extends all its leases to now + ttl, by the database's clock; it
-	// returns what the worker still holds.
+	Handovers
+	Plans
+	Controls
+	Redrives
+
+	// Beat writes a worker's heartbeat and extends all its leases, and what it carries, to now + ttl, by the database's
+	// clock; it returns what the worker still holds.
 	Beat(ctx context.Context, w Worker, ttl time.Duration) ([]Fence, error)
 	// Retire says that a worker has ended: it's no longer among the workers, so that the others take its share at once.
+	// What it carried is put down.
 	Retire(ctx context.Context, worker string) error
 	// Workers lists those whose heartbeat isn't older than ttl.
 	Workers(ctx context.Context, ttl time.Duration) ([]Worker, error)
 	// Acquire takes the lease if it's free, expired or owner's own; the epoch rises each time. A lease that
-	// doesn't exist yet starts at offset start. Held by another: ErrHeld.
+	// doesn't exist yet starts at offset start. Held by another, or passed to another (see Pass): ErrHeld.
 	Acquire(ctx context.Context, key Key, topic, owner string, start int64, ttl time.Duration) (Lease, error)
 	// Release gives leases back; one that has another owner or epoch is passed over.
 	Release(ctx context.Context, fences ...Fence) error

@@ -8,6 +8,7 @@ import (
 	"context"
 	"encoding/hex"
 	"errors"
+	"time"
 
 	"github.com/swarmlog/swarmlog/event"
 )
@@ -69,11 +70,42 @@ type Broker interface {
 	// Report writes a group's progress where Kafka tools look for it: next offset by topic and partition.
 	// It is never read back as truth.
 	Report(ctx context.Context, group string, next map[string]map[int32]int64) error
+	// Committed is what a group has committed: next offset by topic and partition. Partitions without a commit are left
+	// out. It's compared with the ledger, and never read as truth.
+	Committed(ctx context.Context, group string) (map[string]map[int32]int64, error)
+	// OffsetsAt is, by partition, the offset of the first record that was appended at or after a time; the end where
+	// there's none.
+	OffsetsAt(ctx context.Context, topic string, at time.Time) ([]int64, error)
+	// Join becomes a member of a Kafka group that consumes topics, for the sake of its assignments alone: nothing is read
+	// through it. It returns once the member is under way, and Members' functions are called from then on, one at a time.
+	Join(ctx context.Context, group string, topics []string, m Members) (Member, error)
 	// Reader opens a reader of its own, for one agent.
 	Reader(name string) (Reader, error)
 	// Publisher is an idempotent producer with acks=all; all callers share it.
 	Publisher() Publisher
 	// Close ends everything that was opened.
+	Close()
+}
+
+// Members are told what a member of a group is assigned. Each function has returned before the next is called, and the
+// member's heartbeats go on meanwhile.
+type Members struct {
+	// Assigned names partitions that are this member's now, beside those that it had, and the group's generation (or
+	// the member's epoch, KIP-848).
+	Assigned func(ctx context.Context, generation int64, partitions map[string][]int32)
+	// Revoked names partitions that others will have once it has returned: give them up first.
+	Revoked func(ctx context.Context, partitions map[string][]int32)
+	// Lost names partitions that others may have already.
+	Lost func(ctx context.Context, partitions map[string][]int32)
+}
+
+// Member is a member of a Kafka group.
+type Member interface {
+	// Report commits progress as the member that it is: next offset by topic and partition.
+	Report(ctx context.Context, next map[string]map[int32]int64) error
+	// Generation is the group's present generation, or the member's epoch; 0 where it's none at present.
+	Generation() int64
+	// Close leaves the group, after Revoked for what the member still has.
 	Close()
 }
 

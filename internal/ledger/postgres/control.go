@@ -1,0 +1,77 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/swarmlog/swarmlog/ledger"
+)
+
+// Claim implements ledger.Handovers.
+func (db *DB) Claim(context.Context, ledger.Key, string, string, int64, time.Duration, int64) (ledger.Lease, error) {
+	return ledger.Lease{}, errors.ErrUnsupported
+}
+
+// Pass implements ledger.Handovers.
+func (db *DB) Pass(context.Context, ledger.Fence, string, []ledger.Carried, time.Duration) error {
+	return errors.ErrUnsupported
+}
+
+// Progress implements ledger.Handovers.
+func (db *DB) Progress(context.Context, ledger.Fence) (ledger.Lease, error) {
+	return ledger.Lease{}, errors.ErrUnsupported
+}
+
+// PutDown implements ledger.Handovers.
+func (db *DB) PutDown(context.Context, ledger.Fence, ...int64) error { return errors.ErrUnsupported }
+
+// SetPlan implements ledger.Plans.
+func (db *DB) SetPlan(context.Context, ledger.Fence, []ledger.Want) error {
+	return errors.ErrUnsupported
+}
+
+// Plan implements ledger.Plans.
+func (db *DB) Plan(context.Context) ([]ledger.Want, error) { return nil, nil }
+
+// SetControl implements ledger.Controls.
+func (db *DB) SetControl(context.Context, ledger.Control) error { return errors.ErrUnsupported }
+
+// Controls implements ledger.Controls.
+func (db *DB) Controls(context.Context) ([]ledger.Control, error) { return nil, nil }
+
+// Rewind implements ledger.Controls.
+func (db *DB) Rewind(context.Context, string, map[ledger.Key]int64, bool, time.Time) (int64, error) {
+	return 0, errors.ErrUnsupported
+}
+
+// Route implements ledger.Controls.
+func (db *DB) Route(_ context.Context, _ [16]byte, _ string, partitions int32) (int32, error) {
+	return partitions, nil
+}
+
+// Waits implements ledger.Redrives.
+func (db *DB) Waits(context.Context, ledger.WaitQuery) ([]ledger.WaitRow, error) {
+	return nil, errors.ErrUnsupported
+}
+
+// Redrive implements ledger.Redrives.
+func (db *DB) Redrive(context.Context, ledger.Key, string) (bool, error) {
+	return false, errors.ErrUnsupported
+}
+
+// Discard implements ledger.Redrives.
+func (db *DB) Discard(context.Context, ledger.Key, string) (bool, error) {
+	return false, errors.ErrUnsupported
+}
+
+// Requeue implements ledger.Redrives.
+func (db *DB) Requeue(context.Context, ledger.Key, ledger.Wait) (bool, error) {
+	return false, errors.ErrUnsupported
+}
+
+// Asks implements ledger.Redrives.
+func (db *DB) Asks(context.Context, string) ([]ledger.Ask, error) { return nil, nil }
+
+// Answer implements ledger.Redrives.
+func (db *DB) Answer(context.Context, ledger.Fence, ...string) error { return errors.ErrUnsupported }
