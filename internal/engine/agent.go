@@ -58,6 +58,7 @@ type Source struct {
 // Call is the event's step that asks for a model's answer.
 type Call struct {
 	Fence   ledger.Fence
+	Offset  int64 // of the event's record
 	Source  string
 	EventID string
 	Agent   string

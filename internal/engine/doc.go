@@ -9,9 +9,10 @@
 //
 // group.go reads and admits, lane.go queues, work.go runs handlers, commit.go
 // commits, settle.go acts on the results, relay.go publishes. Beside the path:
-// lease.go decides what this worker owns, gap.go lets waiting rows of a sequence
-// go on, trouble.go deals with partitions that can't be read, dead.go writes
-// dead letters, feed.go serves sources.
+// lease.go keeps what this worker owns, share.go decides what that is to be,
+// partition.go takes and drops partitions, handover.go gives them up in order,
+// gap.go lets waiting rows of a sequence go on, trouble.go deals with partitions
+// that can't be read, dead.go writes dead letters, feed.go serves sources.
 //
 // It sees the ledger, the broker and the models through interfaces and must not
 // import an implementation. Nothing here survives a crash, and nothing needs

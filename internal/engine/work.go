@@ -113,7 +113,7 @@ func (g *group) handle(t *task) (*ledger.Step, error) {
 	defer cancel()
 	s := &Step{
 		agent: g.spec.Name, targets: g.spec.Emits, infer: g.eng.opts.Inferrer, position: t.record.Position, attempt: t.attempt,
-		call: Call{Fence: p.fence, Source: t.event.Source, EventID: t.event.ID, Agent: g.spec.Name},
+		call: Call{Fence: p.fence, Offset: t.record.Offset, Source: t.event.Source, EventID: t.event.ID, Agent: g.spec.Name},
 	}
 	err := safely(func() error { return g.spec.Handle(ctx, t.event, s) })
 	if err == nil {

@@ -146,7 +146,7 @@ func (s *Service) Infer(ctx context.Context, c engine.Call, name string, req inf
 	if m.provider == nil {
 		return answerBuiltin(req), nil
 	}
-	call := ledger.Call{Fence: c.Fence, Source: c.Source, EventID: c.EventID, Name: name, Address: p.address, Reuse: m.Reuse != config.ReuseOff}
+	call := ledger.Call{Fence: c.Fence, Offset: c.Offset, Source: c.Source, EventID: c.EventID, Name: name, Address: p.address, Reuse: m.Reuse != config.ReuseOff}
 	if name == "" {
 		call.Name = fmt.Sprintf("%x#%d", p.address, c.Occurrence(p.address))
 	}

@@ -1,0 +1,159 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/swarmlog/swarmlog/internal/broker"
+	"github.com/swarmlog/swarmlog/ledger"
+)
+
+// read has partitions read that were just taken: all at once, since a reader asks for those that it knows, and for
+// others only once that has been answered.
+func (g *group) read(taken []*partition) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, p := range taken {
+		if g.reader != nil && g.parts[p.id] == p {
+			g.reader.Add(p.topic, p.id.partition, p.from)
+		}
+	}
+}
+
+// acquire takes one lease and makes its partition, which is to be read then.
+func (g *group) acquire(ctx context.Context, id partID) *partition {
+	g.mu.Lock()
+	topic := g.topics[id.topic]
+	g.mu.Unlock()
+	held, err := g.logRange(ctx, topic, id.partition)
+	if err != nil {
+		if ctx.Err() == nil {
+			g.log.Warn("the log's range can't be asked", "topic", id.topic, "partition", id.partition, "error", err)
+		}
+		return nil
+	}
+	key := ledger.Key{Group: g.spec.Name, TopicID: topic.ID, Partition: id.partition}
+	lease, err := g.eng.opts.Ledger.Acquire(ctx, key, topic.Name, g.eng.opts.Worker, held.Start, g.eng.opts.LeaseTime)
+	if err != nil {
+		if !errors.Is(err, ledger.ErrHeld) && ctx.Err() == nil {
+			g.log.Warn("lease can't be taken", "topic", id.topic, "partition", id.partition, "error", err)
+		}
+		return nil
+	}
+	p, err := g.begin(ctx, topic, id, lease, held.End)
+	if err != nil {
+		g.log.Warn("what waits in the backlog can't be read; the lease is given back", "topic", id.topic, "partition", id.partition, "error", err)
+		_ = g.eng.opts.Ledger.Release(ctx, lease.Fence) // it would be taken again in any case
+		return nil
+	}
+	return p
+}
+
+// begin makes a partition whose lease was taken, with what of its backlog may go on.
+func (g *group) begin(ctx context.Context, topic broker.Topic, id partID, lease ledger.Lease, end int64) (*partition, error) {
+	p := &partition{id: id, topic: topic, fence: lease.Fence, from: lease.Next, next: lease.Next, end: end,
+		finished: lease.Finished.Clone(), lanes: map[string]*lane{}, ids: map[ident]int{}}
+	var err error
+	if p.parked, err = g.eng.opts.Ledger.Parked(ctx, lease.Fence); err != nil {
+		return nil, err
+	}
+	if p.parked == nil {
+		p.parked = map[string]string{}
+	}
+	waiting, err := g.gaps(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	p.ctx, p.lose = context.WithCancel(context.Background())
+	g.eng.relay.adopt(lease.Fence, lease.Seq)
+	g.mu.Lock()
+	g.births++
+	p.born = g.births
+	g.parts[id] = p
+	for _, t := range waiting {
+		g.account(p, t)
+		g.laneOf(p, t).push(g, t)
+	}
+	g.dispatch()
+	g.mu.Unlock()
+	g.eng.opts.Meter.LeaseTaken(g.spec.Name)
+	g.log.Debug("partition taken", "topic", id.topic, "partition", id.partition, "epoch", lease.Epoch, "next", lease.Next)
+	g.notice(NoticeLease, p, lease.Next, "", "taken")
+	return p, nil
+}
+
+// keepOnly drops partitions whose lease isn't among those held.
+func (g *group) keepOnly(held map[ledger.Key]int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, p := range g.parts {
+		if epoch, ok := held[p.fence.Key]; !ok || epoch != p.fence.Epoch {
+			g.dropLocked(p)
+		}
+	}
+}
+
+func (g *group) drop(p *partition) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.dropLocked(p)
+}
+
+// dropLocked forgets a partition: its running steps are cancelled, and what they did can't commit under the old
+// epoch. g.mu is held.
+func (g *group) dropLocked(p *partition) {
+	if g.parts[p.id] != p {
+		return
+	}
+	delete(g.parts, p.id)
+	p.lose()
+	if g.reader != nil {
+		g.reader.Remove(p.id.topic, p.id.partition)
+	}
+	g.eng.relay.leave(p.fence)
+	g.forgetQueued(p)
+	g.announce()
+	g.eng.opts.Meter.LeaseLost(g.spec.Name)
+	g.log.Info("partition left", "topic", p.id.topic, "partition", p.id.partition, "epoch", p.fence.Epoch)
+	g.notice(NoticeLease, p, p.next, "", "left")
+}
+
+// forgetQueued drops tasks of a partition that haven't been started: they will be read again. g.mu is held.
+func (g *group) forgetQueued(p *partition) {
+	others := func(lanes []*lane) []*lane {
+		return slices.DeleteFunc(lanes, func(l *lane) bool { return l.p == p })
+	}
+	g.ready, g.heavy = others(g.ready), others(g.heavy)
+	for key, l := range p.lanes {
+		keep := 0
+		if l.busy {
+			keep = 1
+		}
+		for _, t := range l.queue[keep:] {
+			g.forget(p, t)
+		}
+		l.queue = l.queue[:keep]
+		if keep == 0 {
+			delete(p.lanes, key)
+		}
+	}
+	signal(g.room)
+}
+
+// await waits until a condition on what g.mu guards holds, or ctx ends.
+func (g *group) await(ctx context.Context, done func() bool) {
+	for {
+		g.mu.Lock()
+		ok, changed := done(), g.changed
+		g.mu.Unlock()
+		if ok {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		}
+	}
+}
