@@ -15,6 +15,10 @@ EVENTS    ?= 100000
 AGGREGATES ?= 1000
 KILLS     ?= 20
 RUNS      ?= 3
+MEMBERSHIP ?= leases
+PAIRTIME  ?= 10m
+PAIREVENTS ?= 200000
+PAIRAGGREGATES ?= 2000
 
 # The race detector needs a C compiler. Outside CI tests run without it rather than not at all.
 RACE = $(if $(filter 1,$(shell $(GO) env CGO_ENABLED)),-race)
@@ -23,7 +27,7 @@ RACE = $(if $(filter 1,$(shell $(GO) env CGO_ENABLED)),-race)
 export GOFLAGS := -buildvcs=false $(GOFLAGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-short race-check lint fmt fuzz bench prove prove-full cover services services-stop services-status clean
+.PHONY: help build test test-short race-check lint fmt fuzz bench prove prove-full prove-pair cover services services-stop services-status clean
 
 help: ## say what there is to make
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -76,6 +80,11 @@ prove-full: ## the same in full: RUNS times, with KILLS kills each, a verdict a 
 
 e2e-full: ## read 2,000 documents and 20 PDFs, also under 20 kills: the full form of test/e2e, with its figures
 	@$(SERVICES) run chromium -- env SWARMLOG_E2E=full $(GO) test -count=1 -timeout 60m -v $(TESTFLAGS) ./test/e2e
+
+prove-pair: ## the same on real Kafka and PostgreSQL (given or started here): MEMBERSHIP, RUNS times for PAIRTIME, a verdict a line
+	@$(SERVICES) run kafka postgres -- sh -c 'for n in $$(seq $(RUNS)); do \
+	  SWARMLOG_LEDGER="$$SWARMLOG_POSTGRES" $(GO) run ./cmd/swarmlog prove --json --brokers "$$SWARMLOG_KAFKA" --membership $(MEMBERSHIP) \
+	    --events $(PAIREVENTS) --aggregates $(PAIRAGGREGATES) --duration $(PAIRTIME) || exit 1; done'
 
 cover: ## run all tests and tell how much of the code they reach
 	@mkdir -p .cache

@@ -22,7 +22,7 @@ func (p *proof) audit(ctx context.Context) (map[string]holding, error) {
 	}
 	defer b.Close()
 	held := map[string]holding{}
-	for _, name := range []string{topicIn, topicOut} {
+	for _, name := range []string{p.names.in, p.names.out} {
 		if held[name], err = hold(ctx, b, name); err != nil {
 			return nil, fmt.Errorf("read what topic %s holds: %w", name, err)
 		}

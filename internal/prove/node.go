@@ -29,6 +29,9 @@ const (
 	agentSecond = "second"
 )
 
+// partitions of each of the proof's topics.
+const partitions = 8
+
 // Node is the child process of a proof.
 type Node struct {
 	Data         string
@@ -42,7 +45,7 @@ type Node struct {
 
 // Run works until ctx ends.
 func (n Node) Run(ctx context.Context) (err error) {
-	agents := &proofAgents{seed: n.Seed}
+	agents := &proofAgents{seed: n.Seed, names: plainNames}
 	frost, err := newFrost(n.Seed, n.Workers > 1 && !n.Settle, frostPath(n.Data))
 	if err != nil {
 		return err
@@ -55,8 +58,7 @@ func (n Node) Run(ctx context.Context) (err error) {
 			agents.read = l.Read
 			return frost.wrap(worker, l)
 		},
-		Topics: []broker.TopicSpec{{Name: topicIn, Partitions: 8}, {Name: topicOut, Partitions: 8}},
-		Agents: []engine.Agent{agents.agent(agentFirst, topicIn, topicOut), agents.agent(agentSecond, topicOut)},
+		Topics: agents.topics(), Agents: agents.all(),
 	})
 	if err != nil {
 		return err
@@ -113,12 +115,21 @@ func (n Node) comeToRest(ctx context.Context, a *app.App) error {
 
 // proofAgents write an effect for each event, and fail now and then on purpose.
 type proofAgents struct {
-	seed uint64
-	read func(context.Context, func(context.Context, ledger.Tx) error) error
+	seed  uint64
+	names names
+	read  func(context.Context, func(context.Context, ledger.Tx) error) error
+}
+
+func (p *proofAgents) topics() []broker.TopicSpec {
+	return []broker.TopicSpec{{Name: p.names.in, Partitions: partitions}, {Name: p.names.out, Partitions: partitions}}
+}
+
+func (p *proofAgents) all() []engine.Agent {
+	return []engine.Agent{p.agent(agentFirst, p.names.in, p.names.out), p.agent(agentSecond, p.names.out)}
 }
 
 func (p *proofAgents) agent(name, reads string, emits ...string) engine.Agent {
-	return engine.Agent{Name: name, Reads: []string{reads}, Emits: emits, Setup: createTables,
+	return engine.Agent{Name: name, Reads: []string{reads}, Emits: emits, Setup: p.names.create,
 		Limits: engine.Limits{Steps: 64, Backoff: 5 * time.Millisecond, MaxWait: 100 * time.Millisecond, Attempts: 100},
 		Handle: func(ctx context.Context, e event.Event, s *engine.Step) error {
 			return p.handle(ctx, name, e, s, len(emits) > 0)
@@ -138,7 +149,7 @@ func (p *proofAgents) handle(ctx context.Context, agent string, e event.Event, s
 	}
 	var saw int64
 	if err := p.read(ctx, func(ctx context.Context, tx ledger.Tx) error {
-		err := tx.QueryRow(ctx, `SELECT n FROM proof_last WHERE agent = $1 AND aggregate = $2`, agent, e.Subject).Scan(&saw)
+		err := tx.QueryRow(ctx, `SELECT n FROM `+p.names.last+` WHERE agent = $1 AND aggregate = $2`, agent, e.Subject).Scan(&saw)
 		if errors.Is(err, ledger.ErrNoRows) {
 			return nil
 		}
@@ -148,7 +159,7 @@ func (p *proofAgents) handle(ctx context.Context, agent string, e event.Event, s
 	}
 	at, epoch, attempt := s.Position(), s.Epoch(), s.Attempt()
 	s.Tx(func(ctx context.Context, tx ledger.Tx) error {
-		if err := writeEffect(ctx, tx, agent, e.Subject, n.N, saw, at.Partition, epoch); err != nil {
+		if err := p.names.write(ctx, tx, effect{agent, e.Subject, n.N, saw, at.Partition, epoch}); err != nil {
 			return err
 		}
 		if attempt == 1 && chance%211 == 0 {

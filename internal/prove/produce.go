@@ -15,11 +15,15 @@ import (
 	"github.com/swarmlog/swarmlog/internal/route"
 )
 
-// Names of the proof's topics.
-const (
-	topicIn  = "proof.in"
-	topicOut = "proof.out"
-)
+// names are the topics and tables of a proof: on servers that others use too, each proof has its own.
+type names struct{ in, out, effect, last string }
+
+var plainNames = names{in: "proof.in", out: "proof.out", effect: "proof_effect", last: "proof_last"}
+
+// namesOf are the names of the proof of an id, which has letters and digits alone.
+func namesOf(id string) names {
+	return names{in: "proof." + id + ".in", out: "proof." + id + ".out", effect: "proof_" + id + "_effect", last: "proof_" + id + "_last"}
+}
 
 const eventType = "NumberedEvent"
 
@@ -191,10 +195,10 @@ func (p *proof) insist(ctx context.Context, to broker.Publisher, all []publicati
 // connect waits for the node, which may be down for a moment.
 func (p *proof) connect(ctx context.Context, n int) (*kafka.Broker, broker.Topic, error) {
 	for {
-		b, err := kafka.Open(ctx, kafka.Options{Seeds: []string{p.broker}, ClientID: fmt.Sprintf("prove-%d", n), OneInflight: true})
+		b, err := kafka.Open(ctx, kafka.Options{Seeds: p.brokers, ClientID: fmt.Sprintf("prove-%d", n), OneInflight: p.Pair == nil})
 		if err == nil {
 			var topics []broker.Topic
-			if topics, err = b.Topics(ctx, topicIn); err == nil {
+			if topics, err = b.Topics(ctx, p.names.in); err == nil {
 				return b, topics[0], nil
 			}
 			b.Close()

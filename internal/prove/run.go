@@ -16,6 +16,7 @@ import (
 
 	"github.com/swarmlog/swarmlog/internal/app"
 	"github.com/swarmlog/swarmlog/internal/killkit"
+	"github.com/swarmlog/swarmlog/internal/ledger/sqlite"
 )
 
 // Config says how much is to be proved. Events and Aggregates are required.
@@ -31,6 +32,7 @@ type Config struct {
 	Limit      time.Duration // for the whole proof; default 30 minutes
 	Binary     string        // default: this program
 	Env        []string      // for the node
+	Pair       *Pair         // where to prove, if not on the embedded broker and ledger
 	Logger     *slog.Logger
 	Progress   func(Progress) // about once a second; may be nil
 }
@@ -60,6 +62,8 @@ type Verdict struct {
 	Seed       uint64   `json:"seed"`
 	Elapsed    float64  `json:"elapsed_seconds"`
 	Examples   []string `json:"examples"` // of what was found, at most 20
+
+	Pair *PairVerdict `json:"pair,omitempty"` // of a proof on Kafka and PostgreSQL
 }
 
 // Clean tells whether the contract held.
@@ -77,10 +81,21 @@ func (c *Config) setDefaults() error {
 	case c.Kills < 0:
 		return fmt.Errorf("%w: %d kills: give 0 or more", ErrConfig, c.Kills)
 	}
+	workers := 2
+	if c.Pair != nil {
+		if err := c.Pair.check(); err != nil {
+			return err
+		}
+		c.Pair.setDefaults()
+		workers = 4
+		if c.Duration <= 0 {
+			c.Duration = time.Minute
+		}
+	}
 	for _, d := range []struct {
 		field *int
 		value int
-	}{{&c.Producers, 4}, {&c.Workers, 2}} {
+	}{{&c.Producers, 4}, {&c.Workers, workers}} {
 		if *d.field <= 0 {
 			*d.field = d.value
 		}
@@ -126,15 +141,33 @@ func Run(ctx context.Context, c Config) (Verdict, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.Limit)
 	defer cancel()
 	started := time.Now()
-	p := &proof{Config: c, accepted: newTally(c.Aggregates)}
-	if err := p.run(ctx); err != nil {
+	p := &proof{Config: c, names: plainNames, accepted: newTally(c.Aggregates)}
+	judge := p.onOneNode
+	if c.Pair != nil {
+		judge = p.onPair
+	}
+	v, err := judge(ctx)
+	if err != nil {
 		return Verdict{}, fmt.Errorf("prove (seed %d, data in %s): %w", c.Seed, c.Data, err)
 	}
-	v, err := p.verify(ctx)
-	if err != nil {
-		return Verdict{}, fmt.Errorf("prove (seed %d, data in %s): verify: %w", c.Seed, c.Data, err)
-	}
 	v.Elapsed = time.Since(started).Seconds()
+	return v, nil
+}
+
+// onOneNode proves on the embedded broker and ledger of one process.
+func (p *proof) onOneNode(ctx context.Context) (Verdict, error) {
+	if err := p.run(ctx); err != nil {
+		return Verdict{}, err
+	}
+	db, err := sqlite.OpenReadOnly(p.ledgerPath())
+	if err != nil {
+		return Verdict{}, fmt.Errorf("verify: %w", err)
+	}
+	defer func() { _ = db.Close() }() // read only
+	v, err := p.verify(ctx, db)
+	if err != nil {
+		return Verdict{}, fmt.Errorf("verify: %w", err)
+	}
 	return v, nil
 }
 
@@ -154,7 +187,8 @@ func emptyFolder(path string) error {
 
 type proof struct {
 	Config
-	broker   string
+	names    names
+	brokers  []string
 	node     *killkit.Process
 	kills    int
 	accepted *tally
@@ -168,7 +202,7 @@ func (p *proof) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p.broker = addr
+	p.brokers = []string{addr}
 	command := killkit.Command{Name: "node", Path: p.Binary, Args: p.args(), Env: p.Env, Output: filepath.Join(p.Data, "node.log"),
 		MaxOutput: 16 << 20, Ready: killkit.Line(readyLine), ReadyWait: time.Minute}
 	if p.node, err = killkit.Start(ctx, command); err != nil {
@@ -199,7 +233,7 @@ func (p *proof) run(ctx context.Context) error {
 }
 
 func (p *proof) args() []string {
-	return []string{"prove-node", "--data", p.nodeData(), "--broker-listen", p.broker,
+	return []string{"prove-node", "--data", p.nodeData(), "--broker-listen", p.brokers[0],
 		"--workers", strconv.Itoa(p.Workers), "--seed", strconv.FormatUint(p.Seed, 10)}
 }
 
@@ -272,6 +306,18 @@ func freeAddress() (string, error) {
 }
 
 func (c Config) nodeData() string { return filepath.Join(c.Data, "node") }
+
+// folders are those of all processes that work on the proof.
+func (c Config) folders() []string {
+	if c.Pair == nil {
+		return []string{c.nodeData()}
+	}
+	all := make([]string, c.Workers)
+	for i := range all {
+		all[i] = c.workerData(i)
+	}
+	return all
+}
 
 // ledgerPath is where the node keeps its ledger.
 func (c Config) ledgerPath() string { return filepath.Join(c.nodeData(), app.LedgerFile) }

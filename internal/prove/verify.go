@@ -4,20 +4,32 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/swarmlog/swarmlog/internal/ledger/sqlite"
 	"github.com/swarmlog/swarmlog/ledger"
 )
 
 const maxExamples = 20
 
-// createTables makes the tables that the agents' own SQL writes.
-func createTables(ctx context.Context, tx ledger.Tx) error {
-	for _, statement := range []string{
-		`CREATE TABLE IF NOT EXISTS proof_effect (id INTEGER PRIMARY KEY AUTOINCREMENT, agent TEXT NOT NULL, aggregate TEXT NOT NULL,
+// tables are what the agents' own SQL writes. The clock of an effect is the database's, in seconds; SQLite's has none.
+func (n names) tables(dialect string) []string {
+	if dialect == "postgres" {
+		return []string{
+			`CREATE TABLE IF NOT EXISTS ` + n.effect + ` (id BIGSERIAL PRIMARY KEY, agent TEXT NOT NULL, aggregate TEXT NOT NULL,
+				n BIGINT NOT NULL, saw BIGINT NOT NULL, part INTEGER NOT NULL, epoch BIGINT NOT NULL,
+				at DOUBLE PRECISION NOT NULL DEFAULT extract(epoch FROM clock_timestamp()))`,
+			`CREATE TABLE IF NOT EXISTS ` + n.last + ` (agent TEXT NOT NULL, aggregate TEXT NOT NULL, n BIGINT NOT NULL,
+				PRIMARY KEY (agent, aggregate))`,
+		}
+	}
+	return []string{
+		`CREATE TABLE IF NOT EXISTS ` + n.effect + ` (id INTEGER PRIMARY KEY AUTOINCREMENT, agent TEXT NOT NULL, aggregate TEXT NOT NULL,
 			n INTEGER NOT NULL, saw INTEGER NOT NULL, part INTEGER NOT NULL, epoch INTEGER NOT NULL)`,
-		`CREATE TABLE IF NOT EXISTS proof_last (agent TEXT NOT NULL, aggregate TEXT NOT NULL, n INTEGER NOT NULL,
+		`CREATE TABLE IF NOT EXISTS ` + n.last + ` (agent TEXT NOT NULL, aggregate TEXT NOT NULL, n INTEGER NOT NULL,
 			PRIMARY KEY (agent, aggregate)) WITHOUT ROWID`,
-	} {
+	}
+}
+
+func (n names) create(ctx context.Context, tx ledger.Tx) error {
+	for _, statement := range n.tables(tx.Dialect()) {
 		if _, err := tx.Exec(ctx, statement); err != nil {
 			return err
 		}
@@ -25,19 +37,20 @@ func createTables(ctx context.Context, tx ledger.Tx) error {
 	return nil
 }
 
-func writeEffect(ctx context.Context, tx ledger.Tx, agent, aggregate string, n, saw int64, part int32, epoch int64) error {
-	if _, err := tx.Exec(ctx, `INSERT INTO proof_effect (agent, aggregate, n, saw, part, epoch) VALUES ($1, $2, $3, $4, $5, $6)`,
-		agent, aggregate, n, saw, part, epoch); err != nil {
+func (n names) write(ctx context.Context, tx ledger.Tx, e effect) error {
+	if _, err := tx.Exec(ctx, `INSERT INTO `+n.effect+` (agent, aggregate, n, saw, part, epoch) VALUES ($1, $2, $3, $4, $5, $6)`,
+		e.agent, e.aggregate, e.n, e.saw, e.part, e.epoch); err != nil {
 		return err
 	}
-	_, err := tx.Exec(ctx, `INSERT INTO proof_last (agent, aggregate, n) VALUES ($1, $2, $3)
-		ON CONFLICT (agent, aggregate) DO UPDATE SET n = excluded.n`, agent, aggregate, n)
+	_, err := tx.Exec(ctx, `INSERT INTO `+n.last+` (agent, aggregate, n) VALUES ($1, $2, $3)
+		ON CONFLICT (agent, aggregate) DO UPDATE SET n = excluded.n`, e.agent, e.aggregate, e.n)
 	return err
 }
 
 // verdict collects what is found.
 type verdict struct {
 	Verdict
+	names    names
 	accepted []int64          // by aggregate, how many of its events were acknowledged
 	applied  map[string]int64 // by agent, its effects
 }
@@ -51,24 +64,23 @@ func (v *verdict) found(counter *int64, n int64, format string, args ...any) {
 
 // verify reads effects, in the order of their commits, and counters, and holds them against what was accepted and what
 // the topics hold.
-func (p *proof) verify(ctx context.Context) (Verdict, error) {
-	db, err := sqlite.OpenReadOnly(p.ledgerPath())
-	if err != nil {
-		return Verdict{}, err
-	}
-	defer func() { _ = db.Close() }() // read only
+func (p *proof) verify(ctx context.Context, db reader) (Verdict, error) {
 	v := &verdict{Verdict: Verdict{Aggregates: p.Aggregates, Kills: p.kills, Seed: p.Seed, Examples: []string{}},
-		accepted: p.accepted.last, applied: map[string]int64{}}
+		names: p.names, accepted: p.accepted.last, applied: map[string]int64{}}
 	for _, n := range v.accepted {
 		v.Events += n
 	}
-	if v.Frosts, v.Fenced, err = frosts(p.nodeData()); err != nil {
-		return Verdict{}, err
+	for _, folder := range p.folders() {
+		frozen, fenced, err := frosts(folder)
+		if err != nil {
+			return Verdict{}, err
+		}
+		v.Frosts, v.Fenced = v.Frosts+frozen, v.Fenced+fenced
 	}
 	if p.stuck {
 		v.Examples = append(v.Examples, fmt.Sprintf("nothing moved for %s, though not all was settled", stuckAfter))
 	}
-	v.logged(p.held[topicIn])
+	v.logged(p.held[p.names.in])
 	for _, agent := range []string{agentFirst, agentSecond} {
 		if err := v.effects(ctx, db, agent); err != nil {
 			return Verdict{}, err
@@ -85,7 +97,7 @@ func (v *verdict) logged(h holding) {
 	for a, accepted := range v.accepted {
 		for n := int64(1); n <= accepted; n++ {
 			if !h.distinct[aggregateName(a)][n] {
-				v.found(&v.Lost, 1, "log: %s, event %d: accepted, and not in %s", aggregateName(a), n, topicIn)
+				v.found(&v.Lost, 1, "log: %s, event %d: accepted, and not in %s", aggregateName(a), n, v.names.in)
 			}
 		}
 	}
@@ -101,6 +113,7 @@ type reader interface {
 type history struct {
 	times []int32 // how often each number was applied
 	last  int64   // the highest number so far
+	epoch int64   // the highest epoch so far
 }
 
 func (v *verdict) effects(ctx context.Context, db reader, agent string) error {
@@ -108,9 +121,8 @@ func (v *verdict) effects(ctx context.Context, db reader, agent string) error {
 	for a, n := range v.accepted {
 		all[aggregateName(a)] = &history{times: make([]int32, n+1)}
 	}
-	epochs := map[int32]int64{}
 	err := db.Read(ctx, func(ctx context.Context, tx ledger.Tx) error {
-		rows, err := tx.Query(ctx, `SELECT aggregate, n, saw, part, epoch FROM proof_effect WHERE agent = $1 ORDER BY id`, agent)
+		rows, err := tx.Query(ctx, `SELECT aggregate, n, saw, part, epoch FROM `+v.names.effect+` WHERE agent = $1 ORDER BY id`, agent)
 		if err != nil {
 			return err
 		}
@@ -122,7 +134,7 @@ func (v *verdict) effects(ctx context.Context, db reader, agent string) error {
 			}
 			v.Effects++
 			v.applied[agent]++
-			v.effect(e, all[e.aggregate], epochs)
+			v.effect(e, all[e.aggregate])
 		}
 		return rows.Err()
 	})
@@ -147,8 +159,9 @@ type effect struct {
 	epoch            int64
 }
 
-// effect judges one effect by those before it. Each is at most one finding.
-func (v *verdict) effect(e effect, h *history, epochs map[int32]int64) {
+// effect judges one effect by those before it. Each is at most one finding. Epochs are compared within an aggregate: a
+// step that was carried over a hand-over commits under the epoch that it was begun under, and its aggregate waits for it.
+func (v *verdict) effect(e effect, h *history) {
 	if h == nil || e.n < 1 || e.n >= int64(len(h.times)) {
 		v.found(&v.Unaccounted, 1, "%s: %s has an effect of event %d, which nobody published", e.agent, e.aggregate, e.n)
 		return
@@ -161,12 +174,12 @@ func (v *verdict) effect(e effect, h *history, epochs map[int32]int64) {
 		v.found(&v.Disordered, 1, "%s: %s, event %d: applied after %d", e.agent, e.aggregate, e.n, h.last)
 	case e.saw != h.last:
 		v.found(&v.Disordered, 1, "%s: %s, event %d: its step saw %d as the last one, and %d was", e.agent, e.aggregate, e.n, e.saw, h.last)
-	case e.epoch < epochs[e.part]:
-		v.found(&v.Disordered, 1, "%s: %s, event %d: committed under epoch %d of partition %d, after %d had begun",
-			e.agent, e.aggregate, e.n, e.epoch, e.part, epochs[e.part])
+	case e.epoch < h.epoch:
+		v.found(&v.Disordered, 1, "%s: %s, event %d: committed under epoch %d of partition %d, after one under %d",
+			e.agent, e.aggregate, e.n, e.epoch, e.part, h.epoch)
 	}
 	h.last = max(h.last, e.n)
-	epochs[e.part] = max(epochs[e.part], e.epoch)
+	h.epoch = max(h.epoch, e.epoch)
 }
 
 // accounts holds the counters of leases against what the topics hold and what has effects.
@@ -181,7 +194,7 @@ func (v *verdict) accounts(ctx context.Context, db reader, held map[string]holdi
 		c.Add(l.Counters)
 		counted[l.Topic] = c
 	}
-	for _, read := range []struct{ topic, agent string }{{topicIn, agentFirst}, {topicOut, agentSecond}} {
+	for _, read := range []struct{ topic, agent string }{{v.names.in, agentFirst}, {v.names.out, agentSecond}} {
 		c, records := counted[read.topic], held[read.topic].records
 		v.Duplicates += c.Duplicate
 		if n := records - c.Delivered(); n != 0 {

@@ -34,17 +34,17 @@ const (
 func newGround(t *testing.T) *ground {
 	t.Helper()
 	g := &ground{t: t, leases: map[string]ledger.Lease{}, offset: map[string]int64{}, proof: &proof{
-		Config:   Config{Events: groundAggregates * groundEvents, Aggregates: groundAggregates, Data: t.TempDir()},
-		accepted: newTally(groundAggregates),
-		held:     map[string]holding{topicIn: {distinct: map[string]map[int64]bool{}}, topicOut: {distinct: map[string]map[int64]bool{}}},
+		Config: Config{Events: groundAggregates * groundEvents, Aggregates: groundAggregates, Data: t.TempDir()},
+		names:  plainNames, accepted: newTally(groundAggregates),
+		held: map[string]holding{plainNames.in: {distinct: map[string]map[int64]bool{}}, plainNames.out: {distinct: map[string]map[int64]bool{}}},
 	}}
 	f, err := newFrost(1, false, frostPath(g.nodeData()))
 	g.must(err)
 	g.must(f.close())
 	g.ledger, err = sqlite.Open(t.Context(), g.ledgerPath(), sqlite.Options{})
 	g.must(err)
-	g.must(g.ledger.Setup(t.Context(), createTables))
-	for agent, topic := range map[string]string{agentFirst: topicIn, agentSecond: topicOut} {
+	g.must(g.ledger.Setup(t.Context(), plainNames.create))
+	for agent, topic := range map[string]string{agentFirst: plainNames.in, agentSecond: plainNames.out} {
 		g.leases[agent], err = g.ledger.Acquire(t.Context(), ledger.Key{Group: agent, TopicID: [16]byte{1}}, topic, "w", 0, time.Minute)
 		g.must(err)
 		for n := int64(1); n <= groundEvents; n++ {
@@ -54,7 +54,7 @@ func newGround(t *testing.T) *ground {
 			}
 		}
 	}
-	g.step(agentFirst, topicIn, 0, 1, ledger.Duplicate)
+	g.step(agentFirst, plainNames.in, 0, 1, ledger.Duplicate)
 	return g
 }
 
@@ -82,7 +82,7 @@ func (g *ground) step(agent, topic string, aggregate int, n int64, outcome ledge
 		Event: ledger.Identity{Source: "//prove", ID: name + string(rune('0'+n)), Subject: name}}
 	if outcome == ledger.Applied {
 		s.Effects = append(s.Effects, func(ctx context.Context, tx ledger.Tx) error {
-			return writeEffect(ctx, tx, agent, name, n, n-1, 0, g.leases[agent].Epoch)
+			return plainNames.write(ctx, tx, effect{agent, name, n, n - 1, 0, g.leases[agent].Epoch})
 		})
 	}
 	results, err := g.ledger.Commit(g.t.Context(), &ledger.Batch{Steps: []*ledger.Step{s}})
@@ -107,7 +107,10 @@ func (g *ground) edit(sql string) {
 func (g *ground) judge() Verdict {
 	g.t.Helper()
 	g.must(g.ledger.Close())
-	v, err := g.verify(g.t.Context())
+	db, err := sqlite.OpenReadOnly(g.ledgerPath())
+	g.must(err)
+	defer db.Close()
+	v, err := g.verify(g.t.Context(), db)
 	g.must(err)
 	return v
 }
@@ -130,10 +133,10 @@ func TestVerifyFindsPlantedFaults(t *testing.T) {
 		{"an accepted event never came to an agent", func(g *ground) { g.accepted.accept(publication{aggregate: 1, n: 5}) },
 			[4]int64{3, 0, 0, 0}, "log: aggregate-000001, event 5: accepted, and not in proof.in"},
 		{"the log lost a record after it was handled", func(g *ground) {
-			h := g.held[topicIn]
+			h := g.held[plainNames.in]
 			delete(h.distinct["aggregate-000001"], 3)
 			h.records--
-			g.held[topicIn] = h
+			g.held[plainNames.in] = h
 		}, [4]int64{1, 0, 0, 1}, "not in proof.in"},
 		{"effects twice", func(g *ground) {
 			g.edit(`INSERT INTO proof_effect (agent, aggregate, n, saw, part, epoch) SELECT agent, aggregate, n, saw, part, epoch FROM proof_effect WHERE agent = 'second' AND n = 2`)
@@ -149,21 +152,21 @@ func TestVerifyFindsPlantedFaults(t *testing.T) {
 		{"a step ran before its predecessor's commit", func(g *ground) { g.edit(`UPDATE proof_effect SET saw = 1 WHERE ` + row + `n = 3`) },
 			[4]int64{0, 0, 1, 0}, "its step saw 1 as the last one, and 2 was"},
 		{"a step was committed under an epoch that had passed", func(g *ground) { g.edit(`UPDATE proof_effect SET epoch = 7 WHERE agent = 'second' AND n = 3`) },
-			[4]int64{0, 0, 2, 0}, "committed under epoch 1 of partition 0, after 7 had begun"},
+			[4]int64{0, 0, 2, 0}, "committed under epoch 1 of partition 0, after one under 7"},
 		{"an effect of an event that nobody published", func(g *ground) {
 			g.edit(`INSERT INTO proof_effect (agent, aggregate, n, saw, part, epoch) VALUES ('first', 'aggregate-000000', 9, 4, 0, 1), ('first', 'nobody', 1, 0, 0, 1)`)
 		}, [4]int64{0, 0, 0, 4}, "which nobody published"},
 		{"records that no outcome counts", func(g *ground) {
-			h := g.held[topicOut]
+			h := g.held[plainNames.out]
 			h.records += 3
-			g.held[topicOut] = h
+			g.held[plainNames.out] = h
 		}, [4]int64{0, 0, 0, 3}, "proof.out holds 11 records, and 8 are counted"},
 		{"records that are counted and not there", func(g *ground) {
-			h := g.held[topicIn]
+			h := g.held[plainNames.in]
 			h.records -= 2
-			g.held[topicIn] = h
+			g.held[plainNames.in] = h
 		}, [4]int64{0, 0, 0, 2}, "proof.in holds 7 records, and 9 are counted"},
-		{"a copy passed over", func(g *ground) { g.step(agentFirst, topicIn, 0, 2, ledger.Skipped) },
+		{"a copy passed over", func(g *ground) { g.step(agentFirst, plainNames.in, 0, 2, ledger.Skipped) },
 			[4]int64{0, 0, 0, 1}, "passed over, though none should"},
 		{"an event counted as applied without an effect of its own", func(g *ground) {
 			g.edit(`UPDATE proof_effect SET agent = 'third' WHERE ` + row + `n = 4`)

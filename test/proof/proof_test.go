@@ -102,7 +102,7 @@ func TestBrokenBuildsAreCaught(t *testing.T) {
 		says  string
 	}{
 		sabotage.ProgressBeforeEffect: {func(v verdict) int64 { return v.Lost }, `accepted, and has no effect`},
-		sabotage.NoFence:              {func(v verdict) int64 { return v.Disordered }, `committed under epoch \d+ of partition \d+, after \d+ had begun`},
+		sabotage.NoFence:              {func(v verdict) int64 { return v.Disordered }, `committed under epoch \d+ of partition \d+, after one under \d+`},
 		sabotage.SeenKept:             {func(v verdict) int64 { return v.Lost }, `accepted, and has no effect`},
 		sabotage.RelayTrailsID:        {func(v verdict) int64 { return v.Lost }, `second: .*accepted, and has no effect`},
 		sabotage.LaneFreedEarly:       {func(v verdict) int64 { return v.Disordered }, `its step saw \d+ as the last one, and \d+ was`},
