@@ -4,7 +4,7 @@
 GO        ?= go
 LINTER    := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 SERVICES  := $(GO) run ./internal/cmd/services
-NEEDED    := kafka postgres chromium
+NEEDED    := kafka postgres chromium promtool
 TESTFLAGS ?=
 PKG       ?= ./...
 FUZZTIME  ?= 10s
@@ -33,7 +33,7 @@ help: ## say what there is to make
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo "  Settings: PKG=$(PKG) TESTFLAGS= FUZZTIME=$(FUZZTIME) BENCH=$(BENCH) BENCHPKG=$(BENCHPKG) COUNT=$(COUNT) EVENTS=$(EVENTS) AGGREGATES=$(AGGREGATES) KILLS=$(KILLS) RUNS=$(RUNS)"
-	@echo "  SWARMLOG_KAFKA, SWARMLOG_POSTGRES and CHROME name services to use; those not named are got and started."
+	@echo "  SWARMLOG_KAFKA, SWARMLOG_POSTGRES, CHROME and PROMTOOL name services to use; those not named are got and started."
 
 build: ## build bin/swarmlog, without C
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/swarmlog ./cmd/swarmlog

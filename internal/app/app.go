@@ -116,6 +116,7 @@ func Start(ctx context.Context, c Config) (*App, error) {
 	}
 	a := &App{config: c, log: c.Logger, started: time.Now(), ring: recent.New(512, time.Now), letters: newLetters(),
 		meters: newMeters(), reg: prometheus.NewRegistry(), done: make(chan struct{})}
+	a.metrics = telemetry.NewMetrics(a.reg)
 	a.state.Store(status.Starting)
 	a.status = status.Cached(status.SourceFunc(a.look), time.Second, time.Now)
 	for _, part := range []struct {
@@ -178,7 +179,7 @@ func (a *App) startBroker(ctx context.Context) error {
 	a.onClose("broker", func(context.Context) error { return server.Close() })
 	// The embedded broker forgets its idempotence window when it's killed: one request at a time keeps the order then.
 	a.broker, err = kafka.Open(ctx, kafka.Options{Seeds: []string{server.Addr()}, ClientID: "swarmlog-" + a.config.Name,
-		Logger: a.log, OneInflight: true, Uncompressed: true})
+		Logger: a.log, OneInflight: true, Uncompressed: true, Throttled: a.metrics.Throttled})
 	if err != nil {
 		return err
 	}
@@ -271,14 +272,15 @@ func (a *App) runEngines(ctx context.Context) error {
 			}
 		})
 	}
+	watching := make(chan struct{})
+	go func() { defer close(watching); telemetry.NewWatch(a.metrics, a.status, a.log).Run(work) }()
 	go func() { running.Wait(); close(a.done) }()
-	a.drain = func() { stop(); running.Wait() }
+	a.drain = func() { stop(); running.Wait(); <-watching }
 	a.onClose("engine", func(context.Context) error { a.drain(); return nil })
 	return nil
 }
 
 func (a *App) serve(ctx context.Context) error {
-	a.metrics = telemetry.NewMetrics(a.reg)
 	a.reg.MustRegister(telemetry.NewCollector(a.status, a.log))
 	if a.config.Listen != "" {
 		l, err := httpapi.Listen(ctx, a.config.Listen)

@@ -80,6 +80,7 @@ func (a *App) look(ctx context.Context) (status.Status, error) {
 	}
 	s.Documents, s.Pages = totals.documents, totals.pages
 	s.Inference, s.DeadLetters = totals.Inference, totals.dead
+	s.BacklogRows, s.ParkedAggregates = totals.Waiting, totals.Parked
 	counters := map[string]ledger.Counters{}
 	for _, l := range totals.Leases {
 		c := counters[l.Group]
@@ -162,6 +163,7 @@ func join(g *status.Agent, s engine.AgentStatus, now time.Time) {
 	g.InFlight += int64(s.Running)
 	g.Queued += int64(s.Queued - s.Running)
 	g.WeightBytes += s.Weight
+	g.StepLimitSeconds = s.StepLimit.Seconds()
 	if s.Queued > 0 || (s.Source && !s.Idle) {
 		g.State = status.AgentRunning
 	}
@@ -187,7 +189,7 @@ func join(g *status.Agent, s engine.AgentStatus, now time.Time) {
 func lookPartition(p engine.PartitionStatus, now time.Time) status.Partition {
 	lag := p.Lag
 	out := status.Partition{Topic: p.Topic, Partition: p.Partition, Epoch: p.Epoch, Next: p.Next, End: p.End, Lag: &lag,
-		Lanes: int64(p.Lanes), Parked: int64(p.Parked), Outbox: int64(p.Outbox)}
+		Lanes: int64(p.Lanes), LaneDepth: int64(p.Deepest), Parked: int64(p.Parked), Outbox: int64(p.Outbox)}
 	var age float64
 	switch {
 	case !p.Pending.IsZero():

@@ -1,5 +1,5 @@
 // Package devservices owns the servers that tests and development need: three
-// Apache Kafka brokers, one PostgreSQL and a browser. It takes them by address
+// Apache Kafka brokers, one PostgreSQL, a browser and promtool. It takes them by address
 // where one is given, else from Docker where an engine answers, else it gets
 // their programs (Maven, Debian's packages) and starts them itself, on free
 // ports of 127.0.0.1.
@@ -29,6 +29,7 @@ const (
 	Kafka    = "kafka"
 	Postgres = "postgres"
 	Chromium = "chromium"
+	Promtool = "promtool"
 )
 
 // Environment variables. The first three are read, as given addresses, and exported for the tests.
@@ -36,6 +37,7 @@ const (
 	EnvKafka    = "SWARMLOG_KAFKA"    // bootstrap addresses, comma-separated
 	EnvPostgres = "SWARMLOG_POSTGRES" // a connection URL
 	EnvChrome   = "CHROME"            // path of a Chromium or Chrome
+	EnvPromtool = "PROMTOOL"          // path of Prometheus' promtool
 	EnvCache    = "SWARMLOG_CACHE"    // cache folder; default: swarmlog in the user's cache folder
 )
 
@@ -60,6 +62,7 @@ type Report struct {
 	Kafka    string   // bootstrap addresses, comma-separated; "" where missing or not asked for
 	Postgres string   // connection URL, with its password
 	Chromium string   // path
+	Promtool string   // path
 	Started  []string // services that this call started; others were given or ran already
 	Missing  []Missing
 }
@@ -67,7 +70,7 @@ type Report struct {
 // Env is the report as environment variables, NAME=value.
 func (r *Report) Env() []string {
 	var env []string
-	for _, v := range []struct{ name, value string }{{EnvKafka, r.Kafka}, {EnvPostgres, r.Postgres}, {EnvChrome, r.Chromium}} {
+	for _, v := range []struct{ name, value string }{{EnvKafka, r.Kafka}, {EnvPostgres, r.Postgres}, {EnvChrome, r.Chromium}, {EnvPromtool, r.Promtool}} {
 		if v.value != "" {
 			env = append(env, v.name+"="+v.value)
 		}
@@ -159,8 +162,10 @@ func Start(ctx context.Context, o Options, names ...string) (*Report, error) {
 			r.Postgres, started, err = d.server(ctx, postgresServer{})
 		case Chromium:
 			r.Chromium, err = d.chromium(ctx)
+		case Promtool:
+			r.Promtool, err = d.promtool(ctx)
 		default:
-			return r, fmt.Errorf("no service is called %q: choose among %s, %s and %s", name, Kafka, Postgres, Chromium)
+			return r, fmt.Errorf("no service is called %q: choose among %s, %s, %s and %s", name, Kafka, Postgres, Chromium, Promtool)
 		}
 		if started {
 			r.Started = append(r.Started, name)

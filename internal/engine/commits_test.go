@@ -36,9 +36,10 @@ func (m *countingMeter) Settled(string, ledger.Outcome) {
 		m.least = m.engine.Load().Commits()
 	}
 }
-func (*countingMeter) Retried(string)               {}
-func (*countingMeter) Fenced(string)                {}
-func (*countingMeter) LeaseTaken(string)            {}
-func (*countingMeter) LeaseLost(string)             {}
-func (*countingMeter) Committed(int, time.Duration) {}
-func (*countingMeter) Published(int)                {}
+func (*countingMeter) Retried(string)                {}
+func (*countingMeter) Stepped(string, time.Duration) {}
+func (*countingMeter) Fenced(string)                 {}
+func (*countingMeter) LeaseTaken(string)             {}
+func (*countingMeter) LeaseLost(string)              {}
+func (*countingMeter) Committed(int, time.Duration)  {}
+func (*countingMeter) Published(int)                 {}

@@ -10,6 +10,7 @@ import (
 type Meter interface {
 	Settled(agent string, outcome ledger.Outcome)
 	Retried(agent string)
+	Stepped(agent string, took time.Duration) // a handler returned, however
 	Fenced(agent string)
 	LeaseTaken(agent string)
 	LeaseLost(agent string)
@@ -21,6 +22,7 @@ type noMeter struct{}
 
 func (noMeter) Settled(string, ledger.Outcome) {}
 func (noMeter) Retried(string)                 {}
+func (noMeter) Stepped(string, time.Duration)  {}
 func (noMeter) Fenced(string)                  {}
 func (noMeter) LeaseTaken(string)              {}
 func (noMeter) LeaseLost(string)               {}

@@ -16,9 +16,10 @@ type AgentStatus struct {
 	Source     bool
 	Idle       bool // of a source: all that there is has been offered
 	Failed     error
-	Running    int   // handlers
-	Queued     int   // records admitted and not settled
-	Weight     int64 // bytes of them
+	Running    int           // handlers
+	Queued     int           // records admitted and not settled
+	Weight     int64         // bytes of them
+	StepLimit  time.Duration // of a handler's run; 0 for a source
 	Partitions []PartitionStatus
 	Lanes      []LaneStatus // the lanes at work the longest, at most 20
 }
@@ -32,6 +33,7 @@ type PartitionStatus struct {
 	End       int64     // high watermark, as of the last fetch
 	Lag       int64     // records between them that aren't finished; an upper bound where compaction left holes
 	Lanes     int       // aggregates with queued or running records
+	Deepest   int       // records of the longest lane
 	Parked    int       // aggregates that wait in the backlog
 	Held      bool      // reading is paused: too much is queued
 	Oldest    time.Time // start of the oldest running step; zero: none runs
@@ -68,7 +70,7 @@ func (e *Engine) Status() []AgentStatus {
 func (g *group) status() AgentStatus {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	a := AgentStatus{Name: g.spec.Name, Failed: g.failed, Running: g.running, Weight: g.queued}
+	a := AgentStatus{Name: g.spec.Name, Failed: g.failed, Running: g.running, Weight: g.queued, StepLimit: g.spec.Limits.Timeout}
 	for _, p := range g.parts {
 		a.Queued += p.pending
 		a.Partitions = append(a.Partitions, p.status(g.eng.relay.held(p.fence.Key)))
@@ -96,6 +98,7 @@ func (p *partition) status(out load) PartitionStatus {
 		s.Lag -= span.To - span.From + 1
 	}
 	for _, l := range p.lanes {
+		s.Deepest = max(s.Deepest, len(l.queue))
 		if at := l.queue[0].record.Time; s.Pending.IsZero() || at.Before(s.Pending) {
 			s.Pending = at
 		}

@@ -115,7 +115,9 @@ func (g *group) handle(t *task) (*ledger.Step, error) {
 		agent: g.spec.Name, targets: g.spec.Emits, infer: g.eng.opts.Inferrer, position: t.record.Position, attempt: t.attempt,
 		call: Call{Fence: p.fence, Offset: t.record.Offset, Source: t.event.Source, EventID: t.event.ID, Agent: g.spec.Name},
 	}
+	began := time.Now()
 	err := safely(func() error { return g.spec.Handle(ctx, t.event, s) })
+	g.eng.opts.Meter.Stepped(g.spec.Name, time.Since(began))
 	if err == nil {
 		err = s.err
 	}

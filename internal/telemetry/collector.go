@@ -32,15 +32,21 @@ var (
 	lagRecords     = desc("lag_records", "Records not finished.", byPartition...)
 	lagSeconds     = desc("lag_seconds", "Age of the oldest record that isn't finished.", byPartition...)
 	lanes          = desc("lanes", "Aggregates with queued or running records.", byPartition...)
-	parked         = desc("parked_aggregates", "Aggregates that wait behind a dead record.", byPartition...)
+	laneDepth      = desc("lane_depth_records", "Records in the longest lane.", byPartition...)
+	parked         = desc("parked_aggregates", "Aggregates that wait in the backlog.", byPartition...)
+	backlogRows    = desc("backlog_rows", "Records that wait in the backlog of the whole swarm, dead heads included.")
+	deadHeads      = desc("dead_heads", "Aggregates of the whole swarm that wait behind a dead record, for a person.")
 	outboxRows     = desc("outbox_rows", "Events committed and not yet published.", byPartition...)
 	outboxAge      = desc("outbox_age_seconds", "Age of the oldest event in the outbox.", byPartition...)
 	oldestStep     = desc("oldest_step_seconds", "Age of the oldest running step.", byPartition...)
+	stepLimit      = desc("step_limit_seconds", "How long a step may run.", byAgent...)
 	leaseEpoch     = desc("lease_epoch", "Epoch of the lease.", byPartition...)
 	inFlight       = desc("steps_in_flight", "Steps that run now.", byAgent...)
 	queued         = desc("queued_records", "Records in lanes.", byAgent...)
 	weight         = desc("weight_in_flight_bytes", "Weight held by running and queued steps.", byAgent...)
 	waiting        = desc("waiting_records", "Records in the backlog.", byAgent...)
+	paused         = desc("agent_paused", "1 where a person has paused the agent.", byAgent...)
+	circuit        = desc("circuit_open", "1 where the agent waits for a dependency that failed.", "agent", "dependency")
 	stopped        = desc("agent_stopped", "1 where the agent won't go on before a restart.", byAgent...)
 	reprocessing   = desc("reprocessing_ratio", "Duplicates among records delivered, since the ledger began.", byAgent...)
 	calls          = desc("inference_calls_total", "Requests sent to models, since the ledger began.")
@@ -63,8 +69,9 @@ type collector struct {
 
 // Describe names every metric, so that two collectors of one process are told apart at registration.
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{statusUp, runState, documents, pages, remaining, lagRecords, lagSeconds, lanes, parked,
-		outboxRows, outboxAge, oldestStep, leaseEpoch, inFlight, queued, weight, waiting, stopped, reprocessing,
+	for _, d := range []*prometheus.Desc{statusUp, runState, documents, pages, remaining, lagRecords, lagSeconds, lanes, laneDepth, parked,
+		backlogRows, deadHeads, stepLimit,
+		outboxRows, outboxAge, oldestStep, leaseEpoch, inFlight, queued, weight, waiting, paused, circuit, stopped, reprocessing,
 		calls, reused, inDoubt, brokerBytes, brokerProblems, ledgerBytes} {
 		ch <- d
 	}
@@ -108,6 +115,8 @@ func (out sink) run(s *status.Status) {
 	if s.Remaining != nil {
 		out.gauge(remaining, float64(*s.Remaining))
 	}
+	out.gauge(backlogRows, float64(s.BacklogRows))
+	out.gauge(deadHeads, float64(s.ParkedAggregates))
 	out.counter(calls, float64(s.Inference.Calls))
 	out.counter(reused, float64(s.Inference.Reused))
 	out.counter(inDoubt, float64(s.Inference.InDoubt))
@@ -121,7 +130,14 @@ func (out sink) agent(a *status.Agent) {
 	out.gauge(queued, float64(a.Queued), a.Name)
 	out.gauge(weight, float64(a.WeightBytes), a.Name)
 	out.gauge(waiting, float64(a.Outcomes.Waiting), a.Name)
+	out.gauge(paused, oneIf(a.Paused), a.Name)
+	for _, c := range a.Circuits {
+		out.gauge(circuit, oneIf(c.Open), a.Name, c.Dependency)
+	}
 	out.gauge(stopped, oneIf(a.State == status.AgentStopped), a.Name)
+	if a.StepLimitSeconds > 0 {
+		out.gauge(stepLimit, a.StepLimitSeconds, a.Name)
+	}
 	var ratio float64
 	if delivered := a.Outcomes.Delivered(); delivered > 0 {
 		ratio = float64(a.Outcomes.Duplicate) / float64(delivered)
@@ -136,6 +152,7 @@ func (out sink) agent(a *status.Agent) {
 			out.gauge(lagSeconds, *p.LagSeconds, labels...)
 		}
 		out.gauge(lanes, float64(p.Lanes), labels...)
+		out.gauge(laneDepth, float64(p.LaneDepth), labels...)
 		out.gauge(parked, float64(p.Parked), labels...)
 		out.gauge(outboxRows, float64(p.Outbox), labels...)
 		out.gauge(outboxAge, p.OutboxSeconds, labels...)

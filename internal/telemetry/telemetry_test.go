@@ -50,6 +50,8 @@ func TestMetricsFollowTheConventions(t *testing.T) {
 	m.Fenced("reader")
 	m.LeaseTaken("reader")
 	m.LeaseLost("reader")
+	m.Stepped("reader", time.Second)
+	m.Throttled(time.Second)
 	problems, err := testutil.GatherAndLint(r)
 	if err != nil {
 		t.Fatal(err)
@@ -92,6 +94,11 @@ swarmlog_published_records_total 12
 # TYPE swarmlog_records_total counter
 swarmlog_records_total{agent="reader",outcome="applied"} 3
 swarmlog_records_total{agent="reader",outcome="dead"} 1
+swarmlog_records_total{agent="reader",outcome="duplicate"} 0
+swarmlog_records_total{agent="reader",outcome="ignored"} 0
+swarmlog_records_total{agent="reader",outcome="misrouted"} 0
+swarmlog_records_total{agent="reader",outcome="refused"} 0
+swarmlog_records_total{agent="reader",outcome="skipped"} 0
 swarmlog_records_total{agent="reader",outcome="waiting"} 1
 # HELP swarmlog_retries_total Runs of a step that failed and will run again.
 # TYPE swarmlog_retries_total counter

@@ -3,6 +3,7 @@ package kafka
 import (
 	"errors"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -46,6 +47,9 @@ type Options struct {
 	// that may take.
 	MaxWait time.Duration
 
+	// Throttled is told how long a broker holds this client back by quota, each time. It may be nil, and must not block.
+	Throttled func(time.Duration)
+
 	hooks []kgo.Hook // tests look on
 }
 
@@ -61,6 +65,9 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.MaxWait <= 0 {
 		o.MaxWait = defaultMaxWait
+	}
+	if o.Throttled != nil {
+		o.hooks = append(slices.Clip(o.hooks), throttle{o.Throttled})
 	}
 	return o, nil
 }

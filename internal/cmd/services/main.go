@@ -29,7 +29,7 @@ import (
 )
 
 const usage = `usage: services start [NAME…] | stop [NAME…] | status | ensure NAME | run [NAME…] -- COMMAND…
-names: kafka, postgres, chromium; without any: kafka and postgres`
+names: kafka, postgres, chromium, promtool; without any: kafka and postgres`
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -116,7 +116,7 @@ func status(ctx context.Context, o devservices.Options) error {
 
 func ensure(ctx context.Context, o devservices.Options, names []string) error {
 	if len(names) != 1 {
-		return errors.New("ensure takes one name: kafka, postgres or chromium")
+		return errors.New("ensure takes one name: kafka, postgres, chromium or promtool")
 	}
 	r, err := devservices.Start(ctx, o, names...)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package given hands tests the servers that they need: Kafka, PostgreSQL, a
-// browser, by the addresses in the environment, as `make test` sets them. A
+// Package given hands tests what they need: Kafka, PostgreSQL, a browser,
+// promtool, by the addresses in the environment, as `make test` sets them. A
 // test whose server isn't there fails in continuous integration; elsewhere it
 // is skipped, and the end of `make test` says so. It starts nothing and keeps
 // no state.
@@ -34,6 +34,19 @@ func Chromium(t testing.TB) string {
 	}
 	if path == "" {
 		missing(t, "a browser", devservices.EnvChrome)
+	}
+	return path
+}
+
+// Promtool is the path of Prometheus' promtool.
+func Promtool(t testing.TB) string {
+	t.Helper()
+	path, err := devservices.FindPromtool(os.Getenv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if path == "" {
+		missing(t, "promtool", devservices.EnvPromtool)
 	}
 	return path
 }

@@ -13,8 +13,8 @@ import (
 )
 
 // Source answers what the run looks like now. It is asked about once a second
-// while somebody looks, and not at all otherwise; it may be called by several
-// goroutines at once.
+// while somebody looks, and every ten seconds otherwise; it may be called by
+// several goroutines at once.
 type Source interface {
 	Status(ctx context.Context) (Status, error)
 }
@@ -60,6 +60,9 @@ type Status struct {
 	TimeLeftSeconds *float64 `json:"time_left_seconds" doc:"Estimated seconds until every record now known is settled; null where unknown"`
 	Remaining       *int64   `json:"remaining" doc:"Records known and not yet settled: the lag of all partitions; null where a partition's lag is unknown"`
 
+	BacklogRows      int64 `json:"backlog_rows" doc:"Records that wait in the backlog, the dead ones at the heads of parked aggregates included"`
+	ParkedAggregates int64 `json:"parked_aggregates" doc:"Aggregates that wait behind a dead record, for a person"`
+
 	Records   ledger.Counters        `json:"records" doc:"Records delivered, by outcome"`
 	Inference ledger.InferenceTotals `json:"inference" doc:"Calls to models"`
 	Model     string                 `json:"model" doc:"The model in use, in one line for people"`
@@ -76,17 +79,20 @@ const MaxDeadLetters = 100
 
 // Agent is one agent of the swarm.
 type Agent struct {
-	Name        string          `json:"name"`
-	Kind        string          `json:"kind" doc:"What it is: source, go, or built-in and its kind, such as built-in reader"`
-	State       AgentState      `json:"state" enum:"running,idle,stopped"`
-	Reason      string          `json:"reason" doc:"Why it is stopped; empty otherwise"`
-	InFlight    int64           `json:"in_flight" doc:"Steps running now"`
-	Queued      int64           `json:"queued" doc:"Records waiting in lanes"`
-	WeightBytes int64           `json:"weight_bytes" doc:"Weight held by running and queued steps, in bytes"`
-	Rate        float64         `json:"rate" doc:"Steps committed per second, over the last seconds"`
-	Outcomes    ledger.Counters `json:"outcomes" doc:"Records delivered to it, by outcome"`
-	Partitions  []Partition     `json:"partitions"`
-	Lanes       []Lane          `json:"lanes" doc:"The lanes at work the longest, at most 20"`
+	Name             string          `json:"name"`
+	Kind             string          `json:"kind" doc:"What it is: source, go, or built-in and its kind, such as built-in reader"`
+	State            AgentState      `json:"state" enum:"running,idle,stopped"`
+	Reason           string          `json:"reason" doc:"Why it is stopped; empty otherwise"`
+	Paused           bool            `json:"paused" doc:"Whether a person has paused it"`
+	Circuits         []Circuit       `json:"circuits" doc:"What it depends on, as far as that failed lately"`
+	InFlight         int64           `json:"in_flight" doc:"Steps running now"`
+	Queued           int64           `json:"queued" doc:"Records waiting in lanes"`
+	WeightBytes      int64           `json:"weight_bytes" doc:"Weight held by running and queued steps, in bytes"`
+	StepLimitSeconds float64         `json:"step_limit_seconds" doc:"How long a step may run; 0 for a source"`
+	Rate             float64         `json:"rate" doc:"Steps committed per second, over the last seconds"`
+	Outcomes         ledger.Counters `json:"outcomes" doc:"Records delivered to it, by outcome"`
+	Partitions       []Partition     `json:"partitions"`
+	Lanes            []Lane          `json:"lanes" doc:"The lanes at work the longest, at most 20"`
 }
 
 // Partition is one partition that an agent reads.
@@ -100,10 +106,19 @@ type Partition struct {
 	Lag               *int64   `json:"lag" doc:"Records not yet finished, at most; null where unknown"`
 	LagSeconds        *float64 `json:"lag_seconds" doc:"Age of the oldest record not yet finished; null where unknown"`
 	Lanes             int64    `json:"lanes" doc:"Aggregates with queued or running records"`
+	LaneDepth         int64    `json:"lane_depth" doc:"Records in the longest lane"`
 	Parked            int64    `json:"parked" doc:"Aggregates that wait in the backlog: behind a dead record, or for one that is missing before them"`
 	Outbox            int64    `json:"outbox" doc:"Events committed and not yet published"`
 	OutboxSeconds     float64  `json:"outbox_seconds" doc:"Age of the oldest of them; 0 where there is none"`
 	OldestStepSeconds float64  `json:"oldest_step_seconds" doc:"Age of the oldest running step; 0 where none runs"`
+}
+
+// Circuit is a dependency of an agent that failed.
+type Circuit struct {
+	Dependency string    `json:"dependency"`
+	Open       bool      `json:"open" doc:"Whether the agent waits for it; false while it is being tried again"`
+	Reason     string    `json:"reason" doc:"The last failure"`
+	Since      time.Time `json:"since"`
 }
 
 // Lane is the queue of one aggregate.
@@ -152,6 +167,7 @@ func (s *Status) Complete() {
 		a := &s.Agents[i]
 		fill(&a.Partitions)
 		fill(&a.Lanes)
+		fill(&a.Circuits)
 		for _, p := range a.Partitions {
 			if p.Lag == nil {
 				known = false
