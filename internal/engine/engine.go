@@ -31,6 +31,7 @@ type Options struct {
 	Rand      func() float64 // jitter, in [0, 1)
 
 	LeaseTime time.Duration // default 15 s
+	Patience  time.Duration // how long running steps may hold up a hand-over before they are carried; default 150 ms
 	Drain     time.Duration // how long Stop lets running steps go on; default 10 s
 	Batch     int           // steps of one commit; default 512
 	Horizon   time.Duration // how long seen ids are kept, in log time; default 7 days
@@ -51,6 +52,7 @@ func (o *Options) setDefaults() {
 		o.Rand = rand.Float64
 	}
 	setDefault(&o.LeaseTime, 15*time.Second)
+	setDefault(&o.Patience, 150*time.Millisecond)
 	setDefault(&o.Drain, 10*time.Second)
 	setDefault(&o.Batch, 512)
 	setDefault(&o.Horizon, 7*24*time.Hour)
@@ -72,6 +74,10 @@ type Engine struct {
 	sources []*source
 	commits *committer
 	relay   *relay
+	ended   *ended
+
+	carriedWake chan struct{} // something is carried of a partition that was taken
+	others      atomic.Int32  // live workers beside this one
 
 	started time.Time
 	shared  atomic.Bool // leases have been taken for the first time
@@ -87,7 +93,8 @@ func New(opts Options, agents []Agent, sources []Source) (*Engine, error) {
 	if err := route.SelfTest(); err != nil {
 		return nil, fmt.Errorf("engine: %w", err)
 	}
-	e := &Engine{opts: opts, log: opts.Logger}
+	e := &Engine{opts: opts, log: opts.Logger, carriedWake: make(chan struct{}, 1),
+		ended: &ended{steps: map[ledger.Fence][]int64{}, wake: make(chan struct{}, 1)}}
 	e.commits = newCommitter(opts)
 	e.relay = newRelay(opts, e.commits)
 	names := map[string]bool{}
@@ -129,9 +136,11 @@ func (e *Engine) Run(ctx context.Context) error {
 	defer stop()
 	e.goDo(func() { e.commits.run(work) })
 	e.goDo(func() { e.relay.run(work) })
+	e.goDo(func() { e.ended.run(work, e) })
 	leases, stopLeases := context.WithCancel(work)
 	var holding sync.WaitGroup
 	holding.Go(func() { e.keepLeases(leases) })
+	holding.Go(func() { e.watchCarried(leases) })
 	for _, g := range e.groups {
 		holding.Go(func() { g.run(leases) })
 	}
@@ -150,8 +159,12 @@ func (e *Engine) Run(ctx context.Context) error {
 
 func (e *Engine) goDo(f func()) { e.running.Go(f) }
 
-// prepare makes agents' own tables and looks up all topics, so that a typing error shows at the start.
+// prepare ends this worker's life before, makes agents' own tables and looks up all topics, so that a typing error shows at the start.
 func (e *Engine) prepare(ctx context.Context) error {
+	// What a life before this one carried ended with it; heartbeats would keep it.
+	if err := e.opts.Ledger.Retire(ctx, e.opts.Worker); err != nil {
+		return fmt.Errorf("put down what worker %s carried before: %w", e.opts.Worker, err)
+	}
 	for _, g := range e.groups {
 		if g.spec.Setup == nil {
 			continue
@@ -194,9 +207,14 @@ func (e *Engine) drain(ctx context.Context) {
 	for _, s := range e.sources {
 		s.stop()
 	}
+	var handing sync.WaitGroup
 	for _, g := range e.groups {
-		g.stopAdmitting()
+		parts := g.stopAdmitting()
+		if e.others.Load() > 0 {
+			handing.Go(func() { g.handOverAll(ctx, parts) })
+		}
 	}
+	handing.Wait()
 	for _, g := range e.groups {
 		g.awaitRunning(ctx)
 	}

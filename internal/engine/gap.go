@@ -25,7 +25,7 @@ func (g *group) released(t *task, s *ledger.Step, r ledger.Result) []*task {
 	}
 	g.mu.Lock()
 	l := t.lane
-	skip := !isGap(p.parked[l.key]) || (len(l.queue) > 1 && l.queue[1].row != nil)
+	skip := p.passed || p.handing || !isGap(p.parked[l.key]) || (len(l.queue) > 1 && l.queue[1].row != nil)
 	g.mu.Unlock()
 	if skip {
 		return nil

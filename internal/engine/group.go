@@ -29,9 +29,10 @@ type group struct {
 
 	mu              sync.Mutex
 	parts           map[partID]*partition
-	births          int64   // partitions taken so far
-	ready           []*lane // lanes whose first task may run
-	heavy           []*lane // the same, for tasks of more than a quarter of the weight limit
+	carrying        map[*partition]struct{} // partitions that were passed on, while steps of them run here
+	births          int64                   // partitions taken so far
+	ready           []*lane                 // lanes whose first task may run
+	heavy           []*lane                 // the same, for tasks of more than a quarter of the weight limit
 	running         int
 	light           int64 // weight of running tasks, by budget
 	heavyNow        int64
@@ -72,6 +73,12 @@ type partition struct {
 	held     bool // paused at the reader
 	troubles int  // reads that failed in a row
 	leaving  bool // no more is admitted: the lease is about to be given back
+
+	handing bool             // its lease is just being passed on
+	passed  bool             // its lease was passed on, and what still runs of it is carried
+	after   []func()         // what waits until its lease is passed
+	carried map[int64]string // lanes, by offset, of steps that a worker before this one still carries
+	blocked map[string]int   // of them, by lane
 }
 
 func newGroup(e *Engine, spec Agent) *group {
@@ -85,7 +92,8 @@ func newGroup(e *Engine, spec Agent) *group {
 	setDefault(&l.Hops, 64)
 	setDefault(&spec.OnDead, Park)
 	return &group{eng: e, spec: spec, log: e.log.With("agent", spec.Name), parts: map[partID]*partition{},
-		topics: map[string]broker.Topic{}, room: make(chan struct{}, 1), changed: make(chan struct{})}
+		carrying: map[*partition]struct{}{},
+		topics:   map[string]broker.Topic{}, room: make(chan struct{}, 1), changed: make(chan struct{})}
 }
 
 // targets are the topics that the agent's outbox may name.
@@ -334,6 +342,9 @@ func (g *group) fail(err error) {
 	}
 	g.closed = true
 	for _, p := range g.parts {
+		p.lose()
+	}
+	for p := range g.carrying {
 		p.lose()
 	}
 	g.mu.Unlock()

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"strconv"
 	"time"
 
 	"github.com/swarmlog/swarmlog/event"
@@ -27,6 +26,8 @@ type task struct {
 	firstFailed time.Time
 	started     time.Time // of the running attempt; zero: not running
 	charged     bool      // its weight is on the group's budget
+	resting     bool      // waits for its next attempt
+	cancel      func()    // ends the running attempt of a backlog row
 	row         *ledger.Wait
 }
 
@@ -46,10 +47,7 @@ type lane struct {
 // laneOf finds or makes the lane of a task. A record without an aggregate has no order to keep and gets a lane of
 // its own. g.mu is held.
 func (g *group) laneOf(p *partition, t *task) *lane {
-	key := t.event.Subject
-	if key == "" {
-		key = "\x00" + strconv.FormatInt(t.record.Offset, 10)
-	}
+	key := laneKey(t.event.Subject, t.record.Offset)
 	l := p.lanes[key]
 	if l == nil {
 		l = &lane{p: p, key: key}
@@ -67,8 +65,11 @@ func (l *lane) push(g *group, t *task) {
 	}
 }
 
-// makeReady queues a lane to be worked on. g.mu is held.
+// makeReady queues a lane to be worked on, unless it's blocked by what others still carry. g.mu is held.
 func (g *group) makeReady(l *lane) {
+	if l.p.blocked[l.key] > 0 {
+		return
+	}
 	if l.queue[0].weight > g.spec.Limits.Bytes/4 {
 		g.heavy = append(g.heavy, l)
 		return
@@ -168,15 +169,22 @@ func (g *group) advance(l *lane) {
 	l.busy = false
 	p := l.p
 	g.forget(p, t)
-	signal(g.room)
-	if p.pending == 0 {
-		g.announce()
-	}
+	g.relieve(p)
 	if len(l.queue) > 0 {
 		g.makeReady(l)
 	} else if p.lanes[l.key] == l {
 		delete(p.lanes, l.key)
 	}
+}
+
+// relieve tells of a task that was taken off the accounts, and has a partition read again that was held back.
+// g.mu is held.
+func (g *group) relieve(p *partition) {
+	signal(g.room)
+	if p.pending == 0 || p.leaving {
+		g.announce()
+	}
+	g.carriedDone(p)
 	if p.held && p.pending <= partitionLow && p.bytes <= g.spec.Limits.Bytes/8 && !p.leaving && g.parts[p.id] == p {
 		p.held = false
 		g.reader.Resume(p.id.topic, p.id.partition)

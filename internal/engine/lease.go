@@ -85,6 +85,7 @@ func (e *Engine) share(ctx context.Context) {
 	if err == nil {
 		var workers []ledger.Worker
 		if workers, err = e.opts.Ledger.Workers(ctx, e.opts.LeaseTime); err == nil {
+			e.others.Store(int32(othersAmong(workers, e.opts.Worker)))
 			for _, g := range e.groups {
 				g.take(ctx, leases, workers)
 			}
@@ -99,6 +100,18 @@ func (e *Engine) share(ctx context.Context) {
 		e.log.Warn("leases can't be listed", "error", err)
 	}
 }
+
+func othersAmong(workers []ledger.Worker, self string) (n int) {
+	for _, w := range workers {
+		if w.ID != self {
+			n++
+		}
+	}
+	return n
+}
+
+// plannedFor is the worker that a partition is planned for, or "".
+func (e *Engine) plannedFor(ledger.Key) string { return "" }
 
 // disown gives back leases in this worker's name that it doesn't work on. Its heartbeat renews all of them, also
 // those that a life before it had and that are above its share by now: without this nobody would ever have them.
@@ -131,6 +144,7 @@ func (e *Engine) disown(ctx context.Context, leases []ledger.Lease) {
 func (e *Engine) loseAll() {
 	for _, g := range e.groups {
 		g.keepOnly(nil)
+		g.dropCarried()
 	}
 	for _, s := range e.sources {
 		s.keepOnly(nil)
@@ -214,6 +228,11 @@ func (g *group) reported(next map[string]map[int32]int64) {
 func (g *group) load() (running int, oldest time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	for p := range g.carrying {
+		if at := p.oldest(); !at.IsZero() && (oldest.IsZero() || at.Before(oldest)) {
+			oldest = at
+		}
+	}
 	for _, p := range g.parts {
 		if at := p.oldest(); !at.IsZero() && (oldest.IsZero() || at.Before(oldest)) {
 			oldest = at

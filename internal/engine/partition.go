@@ -65,6 +65,7 @@ func (g *group) begin(ctx context.Context, topic broker.Topic, id partID, lease 
 	if err != nil {
 		return nil, err
 	}
+	p.block(lease.Carried)
 	p.ctx, p.lose = context.WithCancel(context.Background())
 	g.eng.relay.adopt(lease.Fence, lease.Seq)
 	g.mu.Lock()
@@ -77,6 +78,9 @@ func (g *group) begin(ctx context.Context, topic broker.Topic, id partID, lease 
 	}
 	g.dispatch()
 	g.mu.Unlock()
+	if len(lease.Carried) > 0 {
+		signal(g.eng.carriedWake)
+	}
 	g.eng.opts.Meter.LeaseTaken(g.spec.Name)
 	g.log.Debug("partition taken", "topic", id.topic, "partition", id.partition, "epoch", lease.Epoch, "next", lease.Next)
 	g.notice(NoticeLease, p, lease.Next, "", "taken")
@@ -88,7 +92,7 @@ func (g *group) keepOnly(held map[ledger.Key]int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, p := range g.parts {
-		if epoch, ok := held[p.fence.Key]; !ok || epoch != p.fence.Epoch {
+		if epoch, ok := held[p.fence.Key]; (!ok || epoch != p.fence.Epoch) && !p.handing {
 			g.dropLocked(p)
 		}
 	}
@@ -106,8 +110,15 @@ func (g *group) dropLocked(p *partition) {
 	if g.parts[p.id] != p {
 		return
 	}
-	delete(g.parts, p.id)
 	p.lose()
+	g.forgetPart(p)
+	g.log.Info("partition left", "topic", p.id.topic, "partition", p.id.partition, "epoch", p.fence.Epoch)
+	g.notice(NoticeLease, p, p.next, "", "left")
+}
+
+// forgetPart takes a partition off those that this worker owns. g.mu is held.
+func (g *group) forgetPart(p *partition) {
+	delete(g.parts, p.id)
 	if g.reader != nil {
 		g.reader.Remove(p.id.topic, p.id.partition)
 	}
@@ -115,8 +126,6 @@ func (g *group) dropLocked(p *partition) {
 	g.forgetQueued(p)
 	g.announce()
 	g.eng.opts.Meter.LeaseLost(g.spec.Name)
-	g.log.Info("partition left", "topic", p.id.topic, "partition", p.id.partition, "epoch", p.fence.Epoch)
-	g.notice(NoticeLease, p, p.next, "", "left")
 }
 
 // forgetQueued drops tasks of a partition that haven't been started: they will be read again. g.mu is held.

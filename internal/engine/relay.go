@@ -192,13 +192,24 @@ func (r *relay) add(f ledger.Fence, rows []ledger.Outgoing) {
 		box.top = max(box.top, rows[len(rows)-1].Seq)
 		room := 0
 		if box.loaded+1 == rows[0].Seq {
-			for bytes := box.bytes; room < len(rows) && box.held+room < outboxRows && bytes < outboxBytes; room++ {
+			// Numbers that a carried step took in the same commit leave a gap: what is behind it is read back.
+			for bytes := box.bytes; room < len(rows) && rows[room].Seq == rows[0].Seq+int64(room) && box.held+room < outboxRows && bytes < outboxBytes; room++ {
 				bytes += size(rows[room].Message)
 			}
 		}
 		r.load(box, rows[:room])
 		r.settle(f.Key, room-len(rows)) // the rest is read back once there's room
 		r.wantRows(box)
+	})
+}
+
+// learn says how high a lease's numbers go: others that carry steps of it commit rows too, for this worker to publish.
+func (r *relay) learn(f ledger.Fence, top int64) {
+	r.do(func() {
+		if box := r.boxes[f.Key]; box != nil && box.fence.Epoch == f.Epoch {
+			box.top = max(box.top, top)
+			r.wantRows(box)
+		}
 	})
 }
 

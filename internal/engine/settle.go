@@ -31,12 +31,7 @@ func (g *group) settle(all []settlement) {
 		case err == nil:
 			committed = append(committed, s)
 		case errors.Is(err, ledger.ErrFenced):
-			g.eng.opts.Meter.Fenced(g.spec.Name)
-			g.log.Warn("fenced: the partition has another owner; the step is dropped", "at", s.task.record.Position)
-			g.mu.Lock()
-			g.dropLocked(s.task.lane.p)
-			g.abandon(s.task)
-			g.mu.Unlock()
+			g.fenced(s.task, s.step)
 		case errors.Is(err, ledger.ErrConflict):
 			g.submit(s.task, g.conflicting(s.task, fault.As(fault.Permanent, err)))
 		default:
@@ -46,6 +41,19 @@ func (g *group) settle(all []settlement) {
 	if len(committed) > 0 {
 		g.settled(committed)
 	}
+}
+
+// fenced drops a step whose partition has another owner, and what is left of the partition; a carried one alone.
+func (g *group) fenced(t *task, s *ledger.Step) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.resubmit(t, s) {
+		return
+	}
+	g.eng.opts.Meter.Fenced(g.spec.Name)
+	g.log.Warn("fenced: the partition has another owner; the step is dropped", "at", t.record.Position)
+	g.dropLocked(t.lane.p)
+	g.abandon(t)
 }
 
 // settled counts committed steps, lets their events out and their lanes go on.
@@ -87,6 +95,9 @@ func (g *group) letOut(all []settlement) {
 // goOn moves progress past a committed step and its lane to the next task. g.mu is held.
 func (g *group) goOn(s *settlement) {
 	t, p := s.task, s.task.lane.p
+	if !s.step.Carried && !s.step.FromBacklog {
+		g.putDown(p, s.step.Offset) // of a lease that is being passed on: its row is written, or about to be
+	}
 	if !s.step.FromBacklog {
 		p.next, p.finished = p.finished.Add(ledger.Span{From: s.step.From, To: s.step.Offset}).Advance(p.next)
 	}

@@ -35,7 +35,7 @@ func (g *group) take(ctx context.Context, leases []ledger.Lease, workers []ledge
 	}
 	g.mu.Unlock()
 	for _, p := range surplus {
-		g.eng.goDo(func() { g.leave(context.WithoutCancel(ctx), p) })
+		g.eng.goDo(func() { g.leave(context.WithoutCancel(ctx), p, "") })
 	}
 	var taken []*partition
 	for _, id := range free {

@@ -167,7 +167,7 @@ func (g *group) busy() bool {
 			return true
 		}
 	}
-	return false
+	return len(g.carrying) > 0
 }
 
 // caughtUp tells whether all partitions that the agent reads are finished to their ends, and have an owner who would

@@ -40,8 +40,8 @@ func (g *group) workOn(t *task) (next *task) {
 	g.mu.Lock()
 	g.rested(t)
 	g.discharge(t)
-	if p.ctx.Err() != nil {
-		g.abandon(t)
+	if t.over() {
+		g.giveIn(t)
 		err = nil
 	}
 	next = g.next()
@@ -55,6 +55,19 @@ func (g *group) workOn(t *task) (next *task) {
 
 // submit queues a step for the next commit.
 func (g *group) submit(t *task, step *ledger.Step) {
+	g.mu.Lock()
+	p := t.lane.p
+	switch {
+	case p.later(func() { g.submit(t, step) }):
+		g.mu.Unlock()
+		return
+	case t.over():
+		g.giveIn(t)
+		g.mu.Unlock()
+		return
+	}
+	step.Carried = p.passed
+	g.mu.Unlock()
 	g.eng.commits.add(finish{step: step, group: g, task: t})
 	if sabotage.Is(sabotage.LaneFreedEarly) {
 		g.mu.Lock()
@@ -111,6 +124,11 @@ func (g *group) handle(t *task) (*ledger.Step, error) {
 	p := t.lane.p
 	ctx, cancel := context.WithTimeout(p.ctx, g.spec.Limits.Timeout)
 	defer cancel()
+	if t.row != nil {
+		g.mu.Lock()
+		t.cancel = cancel
+		g.mu.Unlock()
+	}
 	s := &Step{
 		agent: g.spec.Name, targets: g.spec.Emits, infer: g.eng.opts.Inferrer, position: t.record.Position, attempt: t.attempt,
 		call: Call{Fence: p.fence, Offset: t.record.Offset, Source: t.event.Source, EventID: t.event.ID, Agent: g.spec.Name},
@@ -187,6 +205,9 @@ func (t *task) parkedBehind() string {
 // failedAttempt decides, by the error's class, between another attempt, the dead letters and the agent's end.
 func (g *group) failedAttempt(t *task, err error) {
 	class := fault.ClassOf(err)
+	if g.letGo(t, class, err) {
+		return
+	}
 	if t.firstFailed.IsZero() {
 		t.firstFailed = time.Now()
 	}
@@ -205,7 +226,41 @@ func (g *group) failedAttempt(t *task, err error) {
 		g.eng.opts.Meter.Retried(g.spec.Name)
 		g.log.Log(context.Background(), g.loudness(class), "step failed; it will run again", "at", t.record.Position, "subject", t.event.Subject, "attempt", t.attempt, "wait", wait, "error", err)
 		g.notice(NoticeRetry, t.lane.p, t.record.Offset, t.event.Subject, FirstLine(err.Error()))
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if t.lane.p.leaving { // since letGo looked
+			g.giveIn(t)
+			return
+		}
+		t.resting = true
 		time.AfterFunc(wait, func() { g.retry(t) })
+	}
+}
+
+// letGo takes failed attempts away whose retry is for the next owner of the partition: where the lease is being given
+// up only what is certain is still committed, and where it has been passed on nothing.
+func (g *group) letGo(t *task, class fault.Class, err error) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	p := t.lane.p
+	switch {
+	case p.later(func() { g.failedAttempt(t, err) }):
+		return true
+	case p.passed:
+		g.log.Info("carried step failed; the partition's owner runs it again", "at", t.record.Position, "subject", t.event.Subject, "error", err)
+	case p.leaving && (class == fault.Transient || class == fault.Unavailable):
+	default:
+		return false
+	}
+	g.giveIn(t)
+	return true
+}
+
+// giveIn ends a task here, for whoever owns its partition next. g.mu is held.
+func (g *group) giveIn(t *task) {
+	g.abandon(t)
+	if t.row == nil {
+		g.putDown(t.lane.p, t.record.Offset)
 	}
 }
 
@@ -230,10 +285,11 @@ func (g *group) loudness(class fault.Class) slog.Level {
 func (g *group) retry(t *task) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if t.lane.p.ctx.Err() != nil {
+	if !t.resting || t.lane.p.ctx.Err() != nil {
 		g.abandon(t)
 		return
 	}
+	t.resting = false
 	if sabotage.Is(sabotage.LaneFreedEarly) { // its lane has gone on without it
 		t.lane = &lane{p: t.lane.p, key: t.lane.key, queue: []*task{t}}
 	}
@@ -249,6 +305,7 @@ func (g *group) abandon(t *task) {
 	if len(l.queue) == 0 || l.queue[0] != t {
 		return
 	}
+	t.resting = false
 	for _, q := range l.queue[1:] {
 		g.forget(l.p, q)
 	}
