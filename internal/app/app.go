@@ -1,11 +1,14 @@
 // Package app wires: it's the one place that sees implementations, and makes a
-// running swarm of an embedded broker, a ledger, an engine and an HTTP face. It
-// starts them in the order of the path of a record and stops them in the
-// reverse one, within bounded time, also where starting fails halfway.
+// running swarm of a broker, a ledger, an engine and an HTTP face. It starts
+// them in the order of the path of a record and stops them in the reverse one,
+// within bounded time, also where starting fails halfway.
 //
-// What survives a crash is in the data folder: log/ (the broker's), ledger.db
-// (the ledger's). The lock and the address file tell others that, and where,
-// this process runs.
+// Broker and ledger come in two kinds each, and all else is the same: embedded,
+// in a data folder, or servers of one's own, which several processes share.
+//
+// What survives a crash is on those servers, or in the data folder: log/ (the
+// broker's), ledger.db (the ledger's). The folder's lock and address file tell
+// others that, and where, this process runs.
 package app
 
 import (
@@ -14,7 +17,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"path/filepath"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -23,9 +25,9 @@ import (
 	"github.com/swarmlog/swarmlog/internal/broker"
 	"github.com/swarmlog/swarmlog/internal/broker/embedded"
 	"github.com/swarmlog/swarmlog/internal/broker/kafka"
+	"github.com/swarmlog/swarmlog/internal/config"
 	"github.com/swarmlog/swarmlog/internal/engine"
 	"github.com/swarmlog/swarmlog/internal/httpapi"
-	"github.com/swarmlog/swarmlog/internal/ledger/sqlite"
 	"github.com/swarmlog/swarmlog/internal/telemetry"
 	"github.com/swarmlog/swarmlog/internal/telemetry/recent"
 	"github.com/swarmlog/swarmlog/internal/telemetry/status"
@@ -34,17 +36,25 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Config says what to run. Name and Data are required, Data unless InMemory.
+// Config says what to run. Name is required, and so is Data where the broker or the ledger is embedded, unless InMemory.
 type Config struct {
 	Name         string
-	Data         string // folder
+	Data         string // folder of what is embedded
 	InMemory     bool
 	Listen       string // HTTP address; "": none
-	BrokerListen string // "": a free port
-	Topics       []broker.TopicSpec
-	Agents       []engine.Agent
-	Sources      []engine.Source
-	Logger       *slog.Logger
+	ListenPublic bool   // Listen may be an address that others reach: health and metrics alone are served there then
+	BrokerListen string // of the embedded broker; "": a free port
+
+	Kafka    *KafkaOptions    // a cluster of one's own; nil: the embedded broker
+	Postgres *PostgresOptions // a ledger in PostgreSQL; nil: one in SQLite
+	Pool     string           // of workers that this process belongs to; "": none
+	// Worker is this process's id, unique among running ones. Default: "local" where the ledger is embedded, else made
+	// of the host's name and drawn.
+	Worker  string
+	Topics  []broker.TopicSpec
+	Agents  []engine.Agent
+	Sources []engine.Source
+	Logger  *slog.Logger
 
 	// Opened is called with the ledger before anything uses it; it returns what answers model calls, or nil. It may be nil.
 	Opened func(ctx context.Context, l ledger.Ledger) (engine.Inferrer, error)
@@ -65,8 +75,6 @@ type Config struct {
 	Wrap func(worker string, l ledger.Ledger) ledger.Ledger
 }
 
-const defaultPartitions = 8
-
 // ErrAgentFailed is wrapped by Stop's error where an agent stopped for good while the others went on.
 var ErrAgentFailed = errors.New("an agent stopped for good")
 
@@ -76,9 +84,10 @@ type App struct {
 	log     *slog.Logger
 	started time.Time
 
-	server  *embedded.Server
+	server  *embedded.Server // nil: the broker is elsewhere
 	broker  *kafka.Broker
-	ledger  *sqlite.DB
+	ledger  ledger.Ledger
+	reach   *reach // nil: nothing is elsewhere
 	answers engine.Inferrer
 	engines []*engine.Engine
 	ring    *recent.Ring
@@ -114,6 +123,9 @@ func Start(ctx context.Context, c Config) (*App, error) {
 	if c.Workers <= 0 {
 		c.Workers = 1
 	}
+	if c.Worker == "" && c.Postgres != nil {
+		c.Worker = config.Worker{}.WorkerID(drawnEnd())
+	}
 	a := &App{config: c, log: c.Logger, started: time.Now(), ring: recent.New(512, time.Now), letters: newLetters(),
 		meters: newMeters(), reg: prometheus.NewRegistry(), done: make(chan struct{})}
 	a.metrics = telemetry.NewMetrics(a.reg)
@@ -127,6 +139,8 @@ func Start(ctx context.Context, c Config) (*App, error) {
 		{"broker", a.startBroker},
 		{"ledger", a.openLedger},
 		{"topics", a.createTopics},
+		{"dead letters", a.loadLetters},
+		{"servers", a.watchServers},
 		{"http", a.serve},
 		{"engine", a.runEngines},
 	} {
@@ -154,106 +168,16 @@ func (a *App) closeAll(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-func (a *App) openFolder(ctx context.Context) error {
-	if a.config.InMemory {
-		return nil
-	}
-	f, err := lockFolder(ctx, a.config.Data)
-	if err != nil {
-		return err
-	}
-	a.onClose("data folder", func(context.Context) error { return f.unlock() })
-	return nil
-}
-
-func (a *App) startBroker(ctx context.Context) error {
-	o := embedded.Options{Addr: a.config.BrokerListen, Logger: a.log}
-	if !a.config.InMemory {
-		o.Dir = filepath.Join(a.config.Data, "log")
-	}
-	server, err := embedded.Start(ctx, o)
-	if err != nil {
-		return err
-	}
-	a.server = server
-	a.onClose("broker", func(context.Context) error { return server.Close() })
-	// The embedded broker forgets its idempotence window when it's killed: one request at a time keeps the order then.
-	a.broker, err = kafka.Open(ctx, kafka.Options{Seeds: []string{server.Addr()}, ClientID: "swarmlog-" + a.config.Name,
-		Logger: a.log, OneInflight: true, Uncompressed: true, Throttled: a.metrics.Throttled})
-	if err != nil {
-		return err
-	}
-	a.onClose("broker's client", func(context.Context) error { a.broker.Close(); return nil })
-	return nil
-}
-
-func (a *App) openLedger(ctx context.Context) error {
-	path := ":memory:"
-	if !a.config.InMemory {
-		path = filepath.Join(a.config.Data, LedgerFile)
-	}
-	db, err := sqlite.Open(ctx, path, sqlite.Options{Logger: a.log})
-	if err != nil {
-		return err
-	}
-	a.ledger = db
-	a.onClose("ledger", func(context.Context) error { return db.Close() })
-	if a.config.Closed != nil {
-		a.onClose("agents", func(context.Context) error { a.config.Closed(); return nil })
-	}
-	if a.config.Opened != nil {
-		a.answers, err = a.config.Opened(ctx, db)
-	}
-	return err
-}
-
-// createTopics makes the declared topics, those that agents name, and a dead-letter topic for each that is read.
-func (a *App) createTopics(ctx context.Context) error {
-	specs := append([]broker.TopicSpec(nil), a.config.Topics...)
-	known := map[string]int32{}
-	for _, s := range specs {
-		known[s.Name] = s.Partitions
-	}
-	want := func(names ...string) {
-		for _, n := range names {
-			if _, ok := known[n]; !ok {
-				known[n] = defaultPartitions
-				specs = append(specs, broker.TopicSpec{Name: n, Partitions: defaultPartitions})
-			}
-		}
-	}
-	for _, g := range a.config.Agents {
-		want(g.Reads...)
-		want(g.Emits...)
-	}
-	for _, s := range a.config.Sources {
-		want(s.Emits...)
-	}
-	for _, g := range a.config.Agents {
-		for _, t := range g.Reads {
-			dead := engine.DeadTopic(t)
-			if _, ok := known[dead]; !ok {
-				known[dead] = known[t]
-				specs = append(specs, broker.TopicSpec{Name: dead, Partitions: known[t]})
-			}
-		}
-	}
-	if err := a.broker.Create(ctx, specs...); err != nil {
-		return err
-	}
-	return a.loadLetters(ctx)
-}
-
 func (a *App) runEngines(ctx context.Context) error {
 	work, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var running sync.WaitGroup
 	for n := range a.config.Workers {
-		worker := fmt.Sprintf("local-%d", n+1)
-		var l ledger.Ledger = a.ledger
+		worker := a.workerID(n)
+		l := a.ledger
 		if a.config.Wrap != nil {
 			l = a.config.Wrap(worker, l)
 		}
-		e, err := engine.New(engine.Options{Swarm: a.config.Name, Worker: worker, Ledger: l, Broker: a.broker, Inferrer: a.answers,
+		e, err := engine.New(engine.Options{Swarm: a.config.Name, Worker: worker, Pool: a.config.Pool, Ledger: l, Broker: a.broker, Inferrer: a.answers,
 			Logger: a.log.With("worker", worker), Meter: a.metrics, Notify: a.noticed, ShowsDead: a.config.ShowsDead, LeaseTime: a.config.LeaseTime, Drain: a.config.Drain},
 			a.config.Agents, a.config.Sources)
 		if err != nil {
@@ -283,7 +207,11 @@ func (a *App) runEngines(ctx context.Context) error {
 func (a *App) serve(ctx context.Context) error {
 	a.reg.MustRegister(telemetry.NewCollector(a.status, a.log))
 	if a.config.Listen != "" {
-		l, err := httpapi.Listen(ctx, a.config.Listen)
+		listen := httpapi.Listen
+		if a.config.ListenPublic {
+			listen = httpapi.ListenPublic
+		}
+		l, err := listen(ctx, a.config.Listen)
 		if err != nil {
 			return err
 		}
@@ -294,7 +222,7 @@ func (a *App) serve(ctx context.Context) error {
 		go func() { done <- httpapi.Serve(serving, l, h, a.log) }()
 		a.onClose("http", func(context.Context) error { stop(); return <-done })
 	}
-	if a.config.InMemory {
+	if !a.hasFolder() {
 		return nil
 	}
 	return a.writeAddress()

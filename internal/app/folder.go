@@ -87,7 +87,7 @@ func (f *folder) unlock() error {
 
 // writeAddress tells other processes where this one is reached: whole or not at all, by renaming.
 func (a *App) writeAddress() error {
-	b, err := json.Marshal(Address{HTTP: a.httpAddr, Broker: a.server.Addr(), PID: os.Getpid()})
+	b, err := json.Marshal(Address{HTTP: a.httpAddr, Broker: a.BrokerAddr(), PID: os.Getpid()})
 	if err != nil {
 		return fmt.Errorf("write the address file: %w", err)
 	}

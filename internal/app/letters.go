@@ -88,8 +88,11 @@ func (a *App) named(ctx context.Context, tx ledger.Tx, dead []status.DeadLetter)
 }
 
 // loadLetters reads the dead-letter topics, letter by letter: of each its headers' few words are kept. However many
-// there are, the run begins within lettersTime.
+// there are, the run begins within lettersTime. On a cluster there may be a month's: a worker there shows its own.
 func (a *App) loadLetters(ctx context.Context) error {
+	if a.server == nil {
+		return nil
+	}
 	reading, cancel := context.WithTimeout(ctx, lettersTime)
 	defer cancel()
 	topics := map[string]bool{}

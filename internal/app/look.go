@@ -7,7 +7,6 @@ import (
 	"iter"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -92,18 +91,8 @@ func (a *App) look(ctx context.Context) (status.Status, error) {
 	}
 	s.Agents = a.lookAgents(now, counters)
 	s.StepsPerSecond = a.meters.observe("", now, s.Settled())
-	s.Broker = status.Broker{Address: a.server.Addr(), LogBytes: totals.logBytes}
-	for _, err := range a.server.Health() {
-		s.Broker.Health = append(s.Broker.Health, err.Error())
-	}
-	if !a.config.InMemory {
-		s.Ledger.Path = filepath.Join(a.config.Data, LedgerFile)
-		for _, suffix := range []string{"", "-wal"} {
-			if info, err := os.Stat(s.Ledger.Path + suffix); err == nil {
-				s.Ledger.Bytes += info.Size()
-			}
-		}
-	}
+	s.Broker = a.lookBroker(totals.logBytes)
+	s.Ledger = a.lookLedger()
 	s.Warnings = a.warnings()
 	s.Complete()
 	s.TimeLeftSeconds = status.TimeLeft(s.Remaining, s.StepsPerSecond)
@@ -114,6 +103,40 @@ func (a *App) look(ctx context.Context) (status.Status, error) {
 		s.State = status.Failed
 	}
 	return s, nil
+}
+
+func (a *App) lookBroker(logBytes int64) status.Broker {
+	b := status.Broker{Address: a.BrokerAddr(), LogBytes: logBytes}
+	for _, err := range a.brokerHealth() {
+		b.Health = append(b.Health, err.Error())
+	}
+	return b
+}
+
+// brokerHealth is what is wrong with the embedded broker.
+func (a *App) brokerHealth() []error {
+	if a.server == nil {
+		return nil
+	}
+	return a.server.Health()
+}
+
+func (a *App) lookLedger() (l status.Ledger) {
+	switch {
+	case a.config.Postgres != nil:
+		l.Path = "PostgreSQL"
+		if db, ok := a.ledger.(interface{ Place() string }); ok {
+			l.Path = db.Place()
+		}
+	case !a.config.InMemory:
+		l.Path = a.inData(LedgerFile)
+		for _, suffix := range []string{"", "-wal"} {
+			if info, err := os.Stat(l.Path + suffix); err == nil {
+				l.Bytes += info.Size()
+			}
+		}
+	}
+	return l
 }
 
 func sourcesIdle(agents []status.Agent) bool {
@@ -223,9 +246,10 @@ func (a *App) troubles() []string {
 	for _, name := range slices.Sorted(maps.Keys(failed)) {
 		troubles = append(troubles, fmt.Sprintf("agent %s stopped: %s", name, engine.FirstLine(failed[name].Error())))
 	}
-	for _, err := range a.server.Health() {
+	for _, err := range a.brokerHealth() {
 		troubles = append(troubles, err.Error())
 	}
+	troubles = append(troubles, a.reach.troubles()...)
 	for _, e := range a.engines {
 		if err := e.Stalled(); err != nil {
 			troubles = append(troubles, "nothing can be committed at present: "+err.Error())
@@ -245,7 +269,7 @@ type taken struct {
 }
 
 // remembered reads totals and the swarm's own counts, unless nothing was committed since they were read last: an idle
-// run asks its ledger and its disk nothing.
+// run asks its ledger and its disk nothing. Where others commit too, nobody here knows that.
 func (a *App) remembered(ctx context.Context) (taken, error) {
 	var commits int64
 	for _, e := range a.engines {
@@ -255,10 +279,13 @@ func (a *App) remembered(ctx context.Context) (taken, error) {
 	last := a.taken
 	a.mu.Unlock()
 	dead, letters := a.letters.newest(status.MaxDeadLetters)
-	if last.known && last.at == commits && last.letters == letters {
+	if last.known && last.at == commits && last.letters == letters && !a.shared() {
 		return last, nil
 	}
-	t := taken{at: commits, letters: letters, logBytes: a.server.LogBytes(), known: true}
+	t := taken{at: commits, letters: letters, known: true}
+	if a.server != nil {
+		t.logBytes = a.server.LogBytes()
+	}
 	var err error
 	if t.Totals, err = a.ledger.Totals(ctx); err != nil {
 		return t, err
@@ -291,7 +318,8 @@ func (a *App) ready(context.Context) []string {
 }
 
 func (a *App) httpOptions() httpapi.Options {
-	o := httpapi.Options{Version: Version(), Status: a.status, Events: a.ring, Ready: a.ready, Registry: a.reg, Logger: a.log}
+	o := httpapi.Options{Version: Version(), Status: a.status, Events: a.ring, Ready: a.ready, Registry: a.reg, Logger: a.log,
+		Public: a.config.ListenPublic}
 	if search := a.config.Index.Search; search != nil {
 		o.Search = func(ctx context.Context, words string, limit int) ([]httpapi.Hit, error) {
 			return search(ctx, a.ledger, words, limit)

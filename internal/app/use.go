@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/swarmlog/swarmlog/event"
@@ -15,8 +16,13 @@ import (
 	"github.com/swarmlog/swarmlog/ledger"
 )
 
-// BrokerAddr is where Kafka clients reach the embedded broker.
-func (a *App) BrokerAddr() string { return a.server.Addr() }
+// BrokerAddr is where Kafka clients reach the broker: one address, or several with commas between.
+func (a *App) BrokerAddr() string {
+	if a.server == nil {
+		return strings.Join(a.config.Kafka.Seeds, ",")
+	}
+	return a.server.Addr()
+}
 
 // HTTPAddr is the URL of the run's page, or "".
 func (a *App) HTTPAddr() string { return a.httpAddr }
@@ -88,8 +94,33 @@ func (a *App) Settled(ctx context.Context) error {
 	}
 }
 
-// Idle tells whether no record is left that could settle by itself.
+// Idle tells whether no record is left that could settle by itself. An engine knows of its own commits; those of other
+// processes show in what the ledger counts, before and after.
 func (a *App) Idle(ctx context.Context) (bool, error) {
+	if !a.shared() {
+		return a.enginesIdle(ctx)
+	}
+	before, err := a.delivered(ctx)
+	if err != nil {
+		return false, err
+	}
+	if idle, err := a.enginesIdle(ctx); err != nil || !idle {
+		return false, err
+	}
+	after, err := a.delivered(ctx)
+	return before == after, err
+}
+
+// delivered counts all records that were delivered and all events that were emitted.
+func (a *App) delivered(ctx context.Context) (n int64, err error) {
+	totals, err := a.ledger.Totals(ctx)
+	for _, l := range totals.Leases {
+		n += l.Counters.Delivered() + l.Seq
+	}
+	return n, err
+}
+
+func (a *App) enginesIdle(ctx context.Context) (bool, error) {
 	for _, e := range a.engines {
 		idle, err := e.Idle(ctx)
 		if err != nil || !idle {

@@ -97,6 +97,7 @@ func (r *reader) check(s *Swarm) {
 			r.add(a.place("pool"), fmt.Sprintf("agent %s runs in pool %q, which isn't among pools", a.Name, a.Pool), oneOf(a.Pool, pools))
 		}
 	}
+	r.checkSettings(&s.Settings, pools)
 	for i := range s.Pools {
 		r.shareOut(s, &s.Pools[i])
 	}

@@ -1,5 +1,6 @@
 // Package config owns swarm.yaml: what may stand in it, what it means and what
-// is said where it's wrong. All problems of a file are found in one go, each
+// is said where it's wrong, and the settings that the environment and the command
+// line may replace. All problems of a file are found in one go, each
 // with its place, what was found and what to write instead.
 //
 // It knows no engine and no broker: package app turns a Swarm into those. It
@@ -25,6 +26,8 @@ type Swarm struct {
 	// Models always has the entry "builtin". Where the file names none, "default" and "embedding" are either
 	// OpenAI's, switched on by OPENAI_BASE_URL or OPENAI_API_KEY, or the built-in model.
 	Models []Model
+	// Settings are the worker's: of the file, the environment and the command line.
+	Settings
 }
 
 // Topic is a topic to create where it doesn't exist.
@@ -33,6 +36,8 @@ type Topic struct {
 	Partitions int32             // default 8
 	Replicas   int16             // default 0: what the brokers say
 	Config     map[string]string // topic configuration, such as retention.ms
+	// Commutative says that the events of one aggregate may be handled in any order, so that a hot one may be spread.
+	Commutative bool
 }
 
 // Kind is what an agent is made of.
@@ -132,7 +137,8 @@ const (
 
 // Load reads and checks a swarm.yaml, or the swarm.yaml of a folder. The error
 // is a Problems where the file could be read, and names every one of them.
-func Load(path string) (*Swarm, error) {
+// Flags are settings of the command line.
+func Load(path string, flags ...Flag) (*Swarm, error) {
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		path = filepath.Join(path, "swarm.yaml")
 	}
@@ -147,12 +153,12 @@ func Load(path string) (*Swarm, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the swarm: %w; give this user the right to read it", err)
 	}
-	return Parse(path, data, os.LookupEnv)
+	return Parse(path, data, os.LookupEnv, flags...)
 }
 
 // Parse checks the bytes of a swarm.yaml. file names it in problems, and its
 // folder is what relative paths count from; env is os.LookupEnv.
-func Parse(file string, data []byte, env func(string) (string, bool)) (*Swarm, error) {
+func Parse(file string, data []byte, env func(string) (string, bool), flags ...Flag) (*Swarm, error) {
 	r := &reader{file: file}
 	root := r.parse(data)
 	if root == nil {
@@ -160,6 +166,7 @@ func Parse(file string, data []byte, env func(string) (string, bool)) (*Swarm, e
 	}
 	s := r.swarm(root)
 	r.addModels(s, env)
+	r.settingsBeside(&s.Settings, env, flags)
 	r.check(s)
 	if len(r.problems) > 0 {
 		r.problems.sort()

@@ -43,18 +43,27 @@ func (Secret) LogValue() slog.Value              { return slog.StringValue("[sec
 func (Secret) Format(state fmt.State, verb rune) { _, _ = fmt.Fprint(state, "[secret]") }
 
 // Resolve reads the secret. A zero Key is an empty one.
-func (k Key) Resolve() (Secret, error) {
+func (k Key) Resolve() (Secret, error) { return k.secret("the key of the model's server") }
+
+// Password reads the secret as a user's password.
+func (k Key) Password() (Secret, error) { return k.secret("the user's password") }
+
+// Token reads the secret as a token.
+func (k Key) Token() (Secret, error) { return k.secret("the token") }
+
+// secret reads it; what says what it is.
+func (k Key) secret(what string) (Secret, error) {
 	var value string
 	switch {
 	case k.Env != "":
 		value = os.Getenv(k.Env)
 		if strings.TrimSpace(value) == "" {
-			return Secret{}, fmt.Errorf("environment variable %s isn't set: set it to the key of the model's server", k.Env)
+			return Secret{}, fmt.Errorf("environment variable %s isn't set: set it to %s", k.Env, what)
 		}
 	case k.File != "":
 		b, err := os.ReadFile(k.File)
 		if err != nil {
-			return Secret{}, fmt.Errorf("read the key: %w; write the key of the model's server into this file", err)
+			return Secret{}, fmt.Errorf("read a secret: %w; write %s into this file", err, what)
 		}
 		value = string(b)
 	default:
@@ -62,7 +71,7 @@ func (k Key) Resolve() (Secret, error) {
 	}
 	value = strings.TrimSpace(value)
 	if value == "" || strings.ContainsAny(value, "\r\n") {
-		return Secret{}, errors.New("the key in " + k.String() + " is empty or has several lines: it must be the key alone")
+		return Secret{}, errors.New("the secret in " + k.String() + " is empty or has several lines: it must be " + what + ", alone")
 	}
 	return Secret{value}, nil
 }

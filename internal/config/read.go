@@ -17,11 +17,19 @@ import (
 type reader struct {
 	file     string
 	problems Problems
+
+	source  source           // of what is read now
+	at      map[string]*node // where settings were set last, by key
+	secrets map[*Key]source  // which source named a secret's place
 }
 
 func (r *reader) add(n *node, found, instead string) {
 	if n == nil {
 		r.addAt(1, 1, found, instead)
+		return
+	}
+	if n.from != "" { // not of the file
+		r.problems = append(r.problems, Problem{Found: n.from + ": " + found, Instead: instead})
 		return
 	}
 	r.addAt(n.line, n.col, found, instead)
@@ -89,7 +97,7 @@ func (r *reader) swarm(root *node) *Swarm {
 	s := &Swarm{File: r.file}
 	s.Name = defaultName(r.file)
 	var agents *node
-	r.fields(root, "the swarm", map[string]func(k, v *node){
+	known := map[string]func(k, v *node){
 		"name": func(_, v *node) {
 			r.text(v, "name", &s.Name)
 			if v.kind == scalar && v.text != "" {
@@ -109,7 +117,9 @@ func (r *reader) swarm(root *node) *Swarm {
 		"models": func(k, v *node) {
 			r.named(v, "models", func(name string, k, v *node) { s.Models = append(s.Models, r.model(name, k, v)) })
 		},
-	})
+	}
+	r.settingsKeys(&s.Settings, known)
+	r.fields(root, "the swarm", known)
 	if len(s.Agents) == 0 && root.kind == mapping {
 		r.add(agents, "the swarm has no agents", "write at least one below agents:, such as finder: {kind: finder, emits: documents}")
 	}
@@ -136,8 +146,9 @@ func (r *reader) topic(name string, k, v *node) Topic {
 	}
 	what := "topic " + shorten(name)
 	r.fields(v, what, map[string]func(k, v *node){
-		"partitions": func(_, v *node) { t.Partitions = int32(r.number(v, "partitions", 1, 10000)) },
-		"replicas":   func(_, v *node) { t.Replicas = int16(r.number(v, "replicas", 1, 100)) },
+		"partitions":  func(_, v *node) { t.Partitions = int32(r.number(v, "partitions", 1, 10000)) },
+		"replicas":    func(_, v *node) { t.Replicas = int16(r.number(v, "replicas", 1, 100)) },
+		"commutative": func(_, v *node) { r.onOff(v, "commutative", &t.Commutative) },
 		"config": func(_, v *node) {
 			t.Config = make(map[string]string)
 			r.named(v, "config of "+what, func(name string, k, v *node) {

@@ -37,6 +37,7 @@ type node struct {
 	plain     bool   // a scalar without quotes
 	pairs     []pair
 	items     []*node
+	from      string // where it comes from, if not from the file
 }
 
 type pair struct {

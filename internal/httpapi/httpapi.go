@@ -13,6 +13,10 @@
 // was asked by another site is refused unless it's a plain visit; and no CORS
 // header is ever sent. Authentication has its place in Options.Authenticate.
 //
+// The exception is Options.Public, with ListenPublic: health and metrics, which
+// show figures and names of agents and topics but no content, on an address that
+// the machines of an orchestrator reach.
+//
 // # Errors
 //
 // Every error is a problem document (RFC 9457, application/problem+json) with
@@ -75,6 +79,9 @@ type Options struct {
 	// Ready returns why the run can't do its work now; none: it's ready. Nil: always ready.
 	Ready func(ctx context.Context) []string
 
+	// Public serves health and metrics alone, under any name: for addresses that others reach.
+	Public bool
+
 	Registry prometheus.Gatherer
 	Logger   *slog.Logger
 
@@ -97,7 +104,11 @@ func New(o Options) http.Handler {
 	}
 
 	root := chi.NewRouter()
-	root.Use(a.recoverer, securityHeaders, loopbackHost, sameSite)
+	root.Use(a.recoverer, securityHeaders)
+	if !o.Public {
+		root.Use(loopbackHost)
+	}
+	root.Use(sameSite)
 	root.NotFound(func(w http.ResponseWriter, r *http.Request) {
 		writeProblem(w, newProblem(CodeNotFound, "there is nothing at "+r.URL.Path))
 	})
@@ -110,15 +121,18 @@ func New(o Options) http.Handler {
 
 	root.Group(func(r chi.Router) {
 		r.Use(a.Authenticate)
-		for path, asset := range dashboard.Routes() {
-			r.Method(http.MethodGet, path, asset)
-			r.Method(http.MethodHead, path, asset)
-		}
 		r.Method(http.MethodGet, "/metrics", promhttp.HandlerFor(o.Registry, promhttp.HandlerOpts{
 			ErrorLog:      slog.NewLogLogger(o.Logger.Handler(), slog.LevelWarn),
 			ErrorHandling: promhttp.ContinueOnError,
 			Timeout:       requestLimit,
 		}))
+		if o.Public {
+			return
+		}
+		for path, asset := range dashboard.Routes() {
+			r.Method(http.MethodGet, path, asset)
+			r.Method(http.MethodHead, path, asset)
+		}
 		guarded := humachi.New(r, shared(open))
 		a.registerStatus(guarded)
 		a.registerSearch(guarded)

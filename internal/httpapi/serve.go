@@ -51,7 +51,15 @@ func Listen(ctx context.Context, addr string) (net.Listener, error) {
 	if err := CheckListen(addr); err != nil {
 		return nil, err
 	}
-	host, port, _ := net.SplitHostPort(addr)
+	return ListenPublic(ctx, addr)
+}
+
+// ListenPublic is Listen on any address. Serve nothing there but what Options.Public leaves.
+func ListenPublic(ctx context.Context, addr string) (net.Listener, error) {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, fmt.Errorf("listen address %q isn't host:port: write it like 0.0.0.0:7070", addr)
+	}
 	if strings.EqualFold(host, "localhost") {
 		host = "127.0.0.1"
 	}

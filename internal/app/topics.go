@@ -1,0 +1,86 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"time"
+
+	"github.com/swarmlog/swarmlog/internal/broker"
+	"github.com/swarmlog/swarmlog/internal/engine"
+)
+
+const (
+	defaultPartitions = 8
+	// deadRetention is how long dead letters are kept where a topic is made for them: long enough for people to come
+	// back to them.
+	deadRetention = 30 * 24 * time.Hour
+)
+
+// createTopics makes the declared topics, those that agents name, and a dead-letter topic for each that is read, with
+// as many partitions as that one has. Those that exist are left alone, and nothing is asked for that would need the
+// right to create topics then.
+func (a *App) createTopics(ctx context.Context) error {
+	if err := a.createMissing(ctx, a.declaredTopics()); err != nil {
+		return err
+	}
+	var dead []broker.TopicSpec
+	known := map[string]bool{}
+	for _, t := range a.config.Topics {
+		known[t.Name] = true
+	}
+	for _, g := range a.config.Agents {
+		for _, t := range g.Reads {
+			name := engine.DeadTopic(t)
+			if known[name] {
+				continue
+			}
+			known[name] = true
+			source, err := a.broker.Topics(ctx, t)
+			if err != nil {
+				return err
+			}
+			dead = append(dead, broker.TopicSpec{Name: name, Partitions: source[0].Partitions,
+				Config: map[string]string{"retention.ms": strconv.FormatInt(deadRetention.Milliseconds(), 10)}})
+		}
+	}
+	return a.createMissing(ctx, dead)
+}
+
+// declaredTopics are the topics that the swarm names, in order.
+func (a *App) declaredTopics() []broker.TopicSpec {
+	specs := append([]broker.TopicSpec(nil), a.config.Topics...)
+	known := map[string]bool{}
+	for _, s := range specs {
+		known[s.Name] = true
+	}
+	want := func(names ...string) {
+		for _, n := range names {
+			if !known[n] {
+				known[n] = true
+				specs = append(specs, broker.TopicSpec{Name: n, Partitions: defaultPartitions})
+			}
+		}
+	}
+	for _, g := range a.config.Agents {
+		want(g.Reads...)
+		want(g.Emits...)
+	}
+	for _, s := range a.config.Sources {
+		want(s.Emits...)
+	}
+	return specs
+}
+
+func (a *App) createMissing(ctx context.Context, specs []broker.TopicSpec) error {
+	var missing []broker.TopicSpec
+	for _, s := range specs {
+		switch _, err := a.broker.Topics(ctx, s.Name); {
+		case errors.Is(err, broker.ErrNoTopic):
+			missing = append(missing, s)
+		case err != nil:
+			return err
+		}
+	}
+	return a.broker.Create(ctx, missing...)
+}
