@@ -23,15 +23,19 @@ type Carried struct {
 type Handovers interface {
 	// Claim is Acquire for a member of a Kafka group: the group's coordinator has assigned the partition to owner in a
 	// generation (of the classic protocol) or member epoch (KIP-848), which is from 1. A generation as high as the
-	// lease's or higher takes the lease whoever holds it; a lower one is ErrHeld. The lease keeps the generation, which
-	// only rises. A lease of Acquire that is held is ErrMode, and so is Acquire of a claimed one that is held.
+	// lease's or higher takes the lease whoever holds it, or was passed it; a lower one is ErrHeld while the lease is
+	// held. A lease that nobody holds takes any generation, since those of a group that was made anew start from 1
+	// again. A lease of Acquire that is held is ErrMode, and so is Acquire of a claimed one that is held; Acquire of a
+	// free one forgets its generation.
 	Claim(ctx context.Context, key Key, topic, owner string, start int64, ttl time.Duration, generation int64) (Lease, error)
 	// Pass gives a lease up in order, while steps of it still run: each of those is carried from then on, which is what
-	// its commit is fenced by (Step.Carried). For ttl only the worker to may acquire the lease, where to isn't ""; after
-	// that, anybody. The epoch rises with that. The expiry of what is carried is now + ttl. ErrFenced.
+	// its commit is fenced by (Step.Carried). Offset and Subject of carried are read; worker and epoch are f's. For ttl
+	// only the worker to may acquire the lease, where to isn't ""; after that, anybody. The epoch rises with that. The
+	// expiry of what is carried is now + ttl. ErrFenced.
 	Pass(ctx context.Context, f Fence, to string, carried []Carried, ttl time.Duration) error
 	// Progress is the owner's lease as it stands, with what others still carry of it. Carried rows that have expired are
-	// removed first: their steps can't commit any more, and are the owner's to run. ErrFenced.
+	// removed first, in the same transaction: their steps can't commit any more, and are the owner's to run. Acquire and
+	// Claim do the same. A step whose row has expired and wasn't removed yet commits. ErrFenced.
 	Progress(ctx context.Context, f Fence) (Lease, error)
 	// PutDown ends carrying without a commit: the step failed or was given up. f is the fence that it was begun under. A
 	// row that isn't there is passed over.

@@ -320,7 +320,8 @@ type Ledger interface {
 	// locks: its results, or committed == false where nothing of it stayed (it may then be committed again).
 	Resolve(ctx context.Context, b *Batch) (results []Result, committed bool, err error)
 	// Skip moves a lease's progress up to offset without handling what lies between: for records that are no
-	// longer in the log. It returns how many offsets that weren't finished were passed over.
+	// longer in the log. It returns how many offsets that weren't finished were passed over. What is carried of them
+	// is put down.
 	Skip(ctx context.Context, f Fence, offset int64) (int64, error)
 
 	// Outbox reads rows of a lease with seq > after, in order, at most limit.
@@ -332,12 +333,14 @@ type Ledger interface {
 	Backlog(ctx context.Context, f Fence, subject string, limit int) ([]Wait, error)
 
 	// Recall looks a call up and, where there's no answer, marks it as begun under the fence, in one
-	// transaction: the caller then sends it, and ends with Settle or Abandon.
+	// transaction: the caller then sends it, and ends with Settle or Abandon. The fence of a carried step stands while
+	// its carried row does, for the call's Offset.
 	//
 	// A call of this event and name that is pending is in doubt. With Reuse, so is one of another event to the same
 	// address, and this call takes its place, but only where nobody can have it in the air any more: it was begun by
 	// the same owner, who keeps calls to one address apart and so knows that it has ended; or under a lease that was
-	// released, has expired or is at another epoch by now; or longer than CallTime ago. Else it is ErrElsewhere, and
+	// released, has expired or is at another epoch by now, and its step isn't carried; or longer than CallTime ago. Else
+	// it is ErrElsewhere, and
 	// nothing is marked or counted. An owner must therefore never Recall a call with Reuse while another one of its own
 	// to the same address is in the air.
 	Recall(ctx context.Context, c Call) (Answer, CallState, error)

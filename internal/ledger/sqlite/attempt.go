@@ -19,19 +19,23 @@ import (
 
 var (
 	qSaveLease = define("UPDATE swarmlog_lease SET next = ?, finished = ?, seq = ?, applied = ?, duplicate = ?, refused = ?, " +
-		"skipped = ?, ignored = ?, dead = ?, waiting = ?, last_time = ?, last_crc = ?, commits = ? WHERE id = ?")
+		"skipped = ?, ignored = ?, dead = ?, waiting = ?, misrouted = ?, last_time = ?, last_crc = ?, commits = ? WHERE id = ?")
 	qInsertSeen = define("INSERT INTO swarmlog_seen (group_id, event, digest, lease_id, log_time) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING")
 	qSeen       = define("SELECT digest FROM swarmlog_seen WHERE group_id = ? AND event = ?")
 
-	qFirstOfSequence = define("INSERT INTO swarmlog_cursor VALUES (?, ?, ?, 1) ON CONFLICT DO NOTHING")
-	qNextOfSequence  = define("UPDATE swarmlog_cursor SET last = ?4 WHERE group_id = ?1 AND source = ?2 AND subject = ?3 AND last = ?4 - 1")
-	qLastOfSequence  = define("SELECT last FROM swarmlog_cursor WHERE group_id = ? AND source = ? AND subject = ?")
+	// A history that is to be applied again begins at the first event that comes, from the row's log time on.
+	qFirstOfSequence = define("INSERT INTO swarmlog_cursor (group_id, source, subject, last, lease_id, log_time) VALUES (?1, ?2, ?3, 1, ?4, ?5) " +
+		"ON CONFLICT DO UPDATE SET last = 1, lease_id = ?4, log_time = ?5 WHERE last = -1 AND ?5 >= log_time")
+	qNextOfSequence = define("UPDATE swarmlog_cursor SET last = ?4, lease_id = ?5, log_time = ?6 WHERE group_id = ?1 AND source = ?2 AND subject = ?3 " +
+		"AND (last = ?4 - 1 OR last = -1 AND ?6 >= log_time)")
+	qLastOfSequence = define("SELECT last, log_time FROM swarmlog_cursor WHERE group_id = ? AND source = ? AND subject = ?")
 
 	qInsertOutbox  = define("INSERT INTO swarmlog_outbox (lease_id, seq, topic, part, message) VALUES (?, ?, ?, ?, ?)")
 	qDeleteOutbox  = define("DELETE FROM swarmlog_outbox WHERE lease_id = ? AND seq BETWEEN ? AND ?")
-	qBacklogRow    = define("SELECT dead FROM swarmlog_backlog WHERE lease_id = ? AND position = ?")
-	qInsertBacklog = define("INSERT INTO swarmlog_backlog (lease_id, position, subject, sequence, reason, dead, message, event) VALUES (?, ?, ?, ?, ?, ?, ?, ?)")
-	qUpdateBacklog = define("UPDATE swarmlog_backlog SET dead = ?3, reason = coalesce(?4, reason) WHERE lease_id = ?1 AND position = ?2")
+	qBacklogRow    = define("SELECT dead, alone FROM swarmlog_backlog WHERE lease_id = ? AND position = ?")
+	qInsertBacklog = define("INSERT INTO swarmlog_backlog (lease_id, position, subject, sequence, reason, dead, message, event, source, arrived, released, alone) " +
+		"VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
+	qUpdateBacklog = define("UPDATE swarmlog_backlog SET dead = ?3, released = 0, reason = coalesce(?4, reason) WHERE lease_id = ?1 AND position = ?2")
 	qDeleteBacklog = define("DELETE FROM swarmlog_backlog WHERE lease_id = ? AND position = ?")
 	qCommits       = define("SELECT commits FROM swarmlog_lease WHERE id = ?")
 )
@@ -54,12 +58,11 @@ type attempt struct {
 	watched
 }
 
-// heldLease is a lease as the transaction will leave it.
+// heldLease is a lease as the transaction will leave it. All steps of a partition share one, whatever their fences.
 type heldLease struct {
 	ledger.Lease
-	fence  ledger.Fence // that was asked for
-	id     leaseID
-	fenced error
+	key    ledger.Key // that was asked for
+	id     leaseID    // none where the lease was never taken
 	dirty  bool
 	before int64 // commits that the row had seen
 }
@@ -94,11 +97,11 @@ func (a *attempt) run() error {
 		}
 	}
 	for _, p := range a.batch.Published {
-		l, err := a.lease(p.Fence)
+		l, err := a.lease(p.Fence.Key)
 		if err != nil {
 			return err
 		}
-		if l.fenced != nil {
+		if l.fencing(p.Fence) != nil {
 			continue // the new owner publishes them again
 		}
 		if _, err := a.c.exec(qDeleteOutbox, l.id.id, p.From, p.To); err != nil {
@@ -116,23 +119,22 @@ func (a *attempt) run() error {
 
 func (a *attempt) step(i int, s *ledger.Step) error {
 	r := &a.results[i]
-	l, err := a.lease(s.Fence)
+	l, err := a.lease(s.Fence.Key)
 	if err != nil {
 		return err
 	}
-	if l.fenced != nil {
-		r.Err = l.fenced
-		return nil //nolint:nilerr // told in the step's result
+	if r.Err, err = a.fenced(l, s); err != nil || r.Err != nil {
+		return err
 	}
-	before, handled, err := a.handled(l, s)
+	was, err := a.standing(l, s)
 	if err != nil {
 		return err
 	}
-	if handled {
+	if was.handled {
 		r.Outcome = ledger.Duplicate
-		return nil
+		return a.putDown(l, s)
 	}
-	outcome, reason, err := a.decide(l, i, s)
+	outcome, reason, err := a.decide(l, i, s, was)
 	if errors.Is(err, ledger.ErrConflict) {
 		r.Err = err // it has written nothing yet, so the others may go on
 		return nil
@@ -148,9 +150,9 @@ func (a *attempt) step(i int, s *ledger.Step) error {
 	if err := a.wait(l, s, outcome, reason); err != nil {
 		return a.ownError(i, err)
 	}
-	a.count(l, s, before, outcome)
+	a.count(l, s, was.counted, outcome)
 	r.Outcome = outcome
-	return nil
+	return a.putDown(l, s)
 }
 
 // ownError is the error of one of the ledger's own statements that writes what a step gave.
@@ -161,56 +163,91 @@ func (a *attempt) ownError(i int, err error) error {
 	return err
 }
 
-// lease reads a lease once, and compares its owner and epoch.
-func (a *attempt) lease(f ledger.Fence) (*heldLease, error) {
+// lease reads a lease once.
+func (a *attempt) lease(key ledger.Key) (*heldLease, error) {
 	for j := len(a.leases) - 1; j >= 0; j-- {
-		if a.leases[j].fence == f {
+		if a.leases[j].key == key {
 			return a.leases[j], nil
 		}
 	}
-	h := &heldLease{fence: f}
-	id, found, err := a.db.leaseID(a.c, f.Key)
+	h := &heldLease{key: key}
+	id, found, err := a.db.leaseID(a.c, key)
 	if err != nil {
 		return nil, err
 	}
 	if found {
 		var bad error
-		if _, err = a.c.first(qLeaseByID, func(r row) { h.Lease, h.id, bad = readLease(r, a.db.opts.Now()); h.before = r.int(21) }, id.id); err == nil {
+		if _, err = a.c.first(qLeaseByID, func(r row) { h.Lease, h.id, bad = readLease(r, a.db.opts.Now()); h.before = r.int(commitsColumn) }, id.id); err == nil {
 			err = bad
 		}
 		if err != nil {
 			return nil, err
 		}
 	}
-	if h.Fence != f && !(found && sabotage.Is(sabotage.NoFence)) {
-		h.fenced = errFenced(f, h.Lease)
-	}
 	a.leases = append(a.leases, h)
 	return h, nil
 }
 
-// handled tells whether the step's record was settled before, as after a COMMIT that was thought lost; and else, for
-// a record in the backlog, what it is counted as.
-func (a *attempt) handled(l *heldLease, s *ledger.Step) (before ledger.Outcome, handled bool, err error) {
-	if !s.FromBacklog {
-		return 0, !a.early.finished(s) && (s.Offset < l.Next || l.Finished.Contains(s.Offset)), nil
+// fencing is the error of a write under a fence that isn't the lease's any more.
+func (h *heldLease) fencing(f ledger.Fence) error {
+	if h.Fence == f || h.Epoch > 0 && sabotage.Is(sabotage.NoFence) {
+		return nil
 	}
-	before = ledger.Waiting
+	return errFenced(f, h.Lease)
+}
+
+// fenced is what a step is fenced with: by the lease, or by its carried row where the lease moved on without it.
+func (a *attempt) fenced(l *heldLease, s *ledger.Step) (fenced, err error) {
+	if !s.Carried {
+		return l.fencing(s.Fence), nil
+	}
+	ok, err := a.db.carries(a.c, l.id, s.Fence, s.Offset)
+	if err != nil || ok || l.Epoch > 0 && sabotage.Is(sabotage.NoFence) {
+		return nil, err
+	}
+	return errNotCarried(s.Fence, s.Offset), nil
+}
+
+// putDown ends the carrying of a step that is settled.
+func (a *attempt) putDown(l *heldLease, s *ledger.Step) error {
+	if !s.Carried {
+		return nil
+	}
+	l.dirty = true // so that reading back tells whether the row went
+	_, err := a.c.exec(qPutDown, l.id.id, s.Fence.Owner, s.Fence.Epoch, s.Offset)
+	return err
+}
+
+// standing is how a step's record stood before it.
+type standing struct {
+	handled bool           // settled, as after a COMMIT that was thought lost
+	counted ledger.Outcome // what a record in the backlog is counted as
+	alone   bool           // it was put back there after its place in its history was taken
+}
+
+func (a *attempt) standing(l *heldLease, s *ledger.Step) (was standing, err error) {
+	if !s.FromBacklog {
+		was.handled = !a.early.finished(s) && (s.Offset < l.Next || l.Finished.Contains(s.Offset))
+		return was, nil
+	}
+	was.counted = ledger.Waiting
 	found, err := a.c.first(qBacklogRow, func(r row) {
 		if r.int(0) != 0 {
-			before = ledger.Dead
+			was.counted = ledger.Dead
 		}
+		was.alone = r.int(1) != 0
 	}, l.id.id, s.Offset)
-	return before, !found, err
+	was.handled = !found
+	return was, err
 }
 
 // decide tells how the record ends: as the step says, or as a copy, or behind a gap in its sequence.
-func (a *attempt) decide(l *heldLease, i int, s *ledger.Step) (ledger.Outcome, string, error) {
+func (a *attempt) decide(l *heldLease, i int, s *ledger.Step, was standing) (ledger.Outcome, string, error) {
 	switch {
 	case s.Outcome == ledger.Waiting || s.Outcome == ledger.Duplicate:
 		return s.Outcome, "", nil
 	case s.Event.Sequence > 0:
-		return a.inSequence(l, i, s)
+		return a.inSequence(l, i, s, was)
 	case s.Outcome == ledger.Applied && !s.Event.Positional:
 		outcome, err := a.firstSight(l, s)
 		return outcome, "", err
@@ -220,24 +257,23 @@ func (a *attempt) decide(l *heldLease, i int, s *ledger.Step) (ledger.Outcome, s
 
 // inSequence compares an event's place in its history with what was settled of it. However it ends, its place is
 // taken then, but where it's parked: an event that was ignored must not leave a gap.
-func (a *attempt) inSequence(l *heldLease, i int, s *ledger.Step) (ledger.Outcome, string, error) {
-	e, moved := s.Event, int64(0)
-	var err error
-	switch {
-	case parks(s):
-	case e.Sequence == 1:
-		moved, err = a.c.exec(qFirstOfSequence, l.id.group, e.Source, e.Subject)
-	default:
-		moved, err = a.c.exec(qNextOfSequence, l.id.group, e.Source, e.Subject, e.Sequence)
+func (a *attempt) inSequence(l *heldLease, i int, s *ledger.Step, was standing) (ledger.Outcome, string, error) {
+	e := s.Event
+	if !parks(s) {
+		moved, err := a.db.settleSequence(a.c, l.id, e.Source, e.Subject, e.Sequence, stamp(s.LogTime))
+		if err != nil || moved {
+			return s.Outcome, "", err
+		}
 	}
-	if err != nil || moved > 0 {
-		return s.Outcome, "", err
-	}
-	last := int64(0)
-	if _, err := a.c.first(qLastOfSequence, func(r row) { last = r.int(0) }, l.id.group, e.Source, e.Subject); err != nil {
+	var last, since int64
+	if _, err := a.c.first(qLastOfSequence, func(r row) { last, since = r.int(0), r.int(1) }, l.id.group, e.Source, e.Subject); err != nil {
 		return 0, "", err
 	}
 	switch {
+	case last < 0 && stamp(s.LogTime) < since:
+		return ledger.Duplicate, "", nil
+	case last < 0 || was.alone && e.Sequence <= last:
+		return s.Outcome, "", nil
 	case e.Sequence <= last:
 		return ledger.Duplicate, "", nil
 	case e.Sequence == last+1:
@@ -246,6 +282,18 @@ func (a *attempt) inSequence(l *heldLease, i int, s *ledger.Step) (ledger.Outcom
 		return 0, "", &stepFailure{i, fault.Fatalf("event %d of %s came after event %d, and the step has no row for the backlog", e.Sequence, e.Subject, last)}
 	}
 	return ledger.Waiting, fmt.Sprintf("%s: event %d came before event %d", ledger.GapReason, e.Sequence, last+1), nil
+}
+
+// settleSequence takes an event's place in its history, where it's the next one.
+func (db *DB) settleSequence(c *conn, id leaseID, source, subject string, sequence, logTime int64) (bool, error) {
+	var moved int64
+	var err error
+	if sequence == 1 {
+		moved, err = c.exec(qFirstOfSequence, id.group, source, subject, id.id, logTime)
+	} else {
+		moved, err = c.exec(qNextOfSequence, id.group, source, subject, sequence, id.id, logTime)
+	}
+	return moved > 0, err
 }
 
 // parks tells whether a step leaves its dead record at the head of its aggregate.
@@ -322,12 +370,15 @@ func (a *attempt) wait(l *heldLease, s *ledger.Step, outcome ledger.Outcome, rea
 		}
 		_, err = a.c.exec(qUpdateBacklog, l.id.id, s.Offset, flag, why)
 	case s.FromBacklog:
-		_, err = a.c.exec(qDeleteBacklog, l.id.id, s.Offset)
+		if _, err = a.c.exec(qDeleteBacklog, l.id.id, s.Offset); err == nil && outcome == ledger.Dead {
+			_, err = a.c.exec(qForgetRedriven, l.id.id, s.Offset)
+		}
 	case stays:
 		w := s.Wait
 		var key [sha256.Size]byte
 		key, a.scratch = eventKey(a.scratch, s.Event.Source, s.Event.ID)
-		_, err = a.c.exec(qInsertBacklog, l.id.id, s.Offset, w.Subject, w.Sequence, reason, flag, encodeMessage(w.Message), key[:16])
+		_, err = a.c.exec(qInsertBacklog, l.id.id, s.Offset, w.Subject, w.Sequence, reason, flag, encodeMessage(w.Message), key[:16],
+			s.Event.Source, stamp(a.db.opts.Now()), int64(0), int64(0))
 	}
 	return err
 }
@@ -359,7 +410,7 @@ func (a *attempt) save(l *heldLease) error {
 	}
 	c := l.Counters
 	n, err := a.c.exec(qSaveLease, l.Next, l.Finished.Encode(l.Next), l.Seq, c.Applied, c.Duplicate, c.Refused, c.Skipped, c.Ignored,
-		c.Dead, c.Waiting, stamp(l.LastTime), int64(l.LastCRC), l.before+1, l.id.id)
+		c.Dead, c.Waiting, c.Misrouted, stamp(l.LastTime), int64(l.LastCRC), l.before+1, l.id.id)
 	if err == nil && n != 1 {
 		err = fault.Fatalf("lease of %s on %s/%d is gone from the ledger", l.Group, l.Topic, l.Partition)
 	}

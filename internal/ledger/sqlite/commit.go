@@ -52,7 +52,7 @@ func (db *DB) Commit(ctx context.Context, b *ledger.Batch) ([]ledger.Result, err
 func invalid(s *ledger.Step) error {
 	what := ""
 	switch {
-	case s.Outcome < ledger.Applied || s.Outcome > ledger.Waiting:
+	case s.Outcome < ledger.Applied || s.Outcome > ledger.Misrouted:
 		what = "it has no outcome"
 	case s.From < 0 || s.Offset < s.From && !s.FromBacklog:
 		what = "its range is empty"

@@ -8,24 +8,6 @@ import (
 	"github.com/swarmlog/swarmlog/ledger"
 )
 
-// Claim implements ledger.Handovers.
-func (db *DB) Claim(context.Context, ledger.Key, string, string, int64, time.Duration, int64) (ledger.Lease, error) {
-	return ledger.Lease{}, errors.ErrUnsupported
-}
-
-// Pass implements ledger.Handovers.
-func (db *DB) Pass(context.Context, ledger.Fence, string, []ledger.Carried, time.Duration) error {
-	return errors.ErrUnsupported
-}
-
-// Progress implements ledger.Handovers.
-func (db *DB) Progress(context.Context, ledger.Fence) (ledger.Lease, error) {
-	return ledger.Lease{}, errors.ErrUnsupported
-}
-
-// PutDown implements ledger.Handovers.
-func (db *DB) PutDown(context.Context, ledger.Fence, ...int64) error { return errors.ErrUnsupported }
-
 // SetPlan implements ledger.Plans.
 func (db *DB) SetPlan(context.Context, ledger.Fence, []ledger.Want) error {
 	return errors.ErrUnsupported

@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/swarmlog/swarmlog/internal/fault"
@@ -15,13 +16,17 @@ var (
 		"WHERE r.group_id = ? AND r.event = ? AND r.name = ?")
 	qReusable      = define("SELECT i.id, " + answerColumns + " FROM swarmlog_inference i WHERE i.address = ? AND i.reusable = 1 ORDER BY i.id DESC LIMIT 1")
 	qForgetPending = define("DELETE FROM swarmlog_recorded WHERE address = ? AND reuse = 1 AND inference_id IS NULL")
-	// Begun by another event's step, under a lease that another worker still has, and not long ago.
-	qElsewhere = define("SELECT l.owner FROM swarmlog_recorded r JOIN swarmlog_lease l ON l.id = r.lease_id AND l.epoch = r.epoch " +
-		"WHERE r.address = ?1 AND r.reuse = 1 AND r.inference_id IS NULL AND r.time > ?2 AND l.owner NOT IN ('', ?3) AND l.expires > ?4 " +
+	// Begun by another event's step, under a lease that another worker still has or with its step carried by another,
+	// and not long ago.
+	qElsewhere = define("SELECT coalesce(l.owner, c.worker) FROM swarmlog_recorded r " +
+		"LEFT JOIN swarmlog_lease l ON l.id = r.lease_id AND l.epoch = r.epoch AND l.owner NOT IN ('', ?3) AND l.expires > ?4 " +
+		"LEFT JOIN swarmlog_carried c ON c.lease_id = r.lease_id AND c.position = r.position AND c.epoch = r.epoch AND c.worker <> ?3 AND c.expires > ?4 " +
+		"WHERE r.address = ?1 AND r.reuse = 1 AND r.inference_id IS NULL AND r.time > ?2 AND (l.id IS NOT NULL OR c.worker IS NOT NULL) " +
 		"AND NOT (r.group_id = ?5 AND r.event = ?6 AND r.name = ?7) LIMIT 1")
-	qRecord = define("INSERT INTO swarmlog_recorded (group_id, event, name, address, reuse, key, inference_id, time, lease_id, epoch) " +
-		"VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET address = excluded.address, reuse = excluded.reuse, key = excluded.key, " +
-		"inference_id = excluded.inference_id, time = excluded.time, lease_id = excluded.lease_id, epoch = excluded.epoch")
+	qRecord = define("INSERT INTO swarmlog_recorded (group_id, event, name, address, reuse, key, inference_id, time, lease_id, epoch, position) " +
+		"VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET address = excluded.address, reuse = excluded.reuse, key = excluded.key, " +
+		"inference_id = excluded.inference_id, time = excluded.time, lease_id = excluded.lease_id, epoch = excluded.epoch, " +
+		"position = excluded.position")
 	qInsertAnswer = define("INSERT INTO swarmlog_inference (address, model, response, tokens_in, tokens_out, time, reusable) VALUES (?, ?, ?, ?, ?, ?, ?) RETURNING id")
 	qAbandon      = define("DELETE FROM swarmlog_recorded WHERE group_id = ? AND event = ? AND name = ? AND inference_id IS NULL")
 	qCountCalls   = define("UPDATE swarmlog_inference_total SET calls = calls + ?, reused = reused + ?, in_doubt = in_doubt + ?")
@@ -36,9 +41,18 @@ type callKey struct {
 	name  string
 }
 
-// callKey finds where a call's record is, under its fence.
+// callKey finds where a call's record is, under its fence: the lease's, or that of its step where it's carried.
 func (db *DB) callKey(c *conn, call ledger.Call) (callKey, error) {
 	_, id, err := db.fenced(c, call.Fence)
+	if errors.Is(err, ledger.ErrFenced) {
+		carried, failed := db.carries(c, id, call.Fence, call.Offset)
+		switch {
+		case failed != nil:
+			err = failed
+		case carried:
+			err = nil
+		}
+	}
 	if err != nil {
 		return callKey{}, err
 	}
@@ -60,7 +74,7 @@ func (db *DB) record(c *conn, k callKey, call ledger.Call, inference int64) erro
 	if inference != 0 {
 		id = inference
 	}
-	_, err := c.exec(qRecord, k.group, k.event, k.name, call.Address[:], reuse, call.Key, id, stamp(db.opts.Now()), k.lease, call.Fence.Epoch)
+	_, err := c.exec(qRecord, k.group, k.event, k.name, call.Address[:], reuse, call.Key, id, stamp(db.opts.Now()), k.lease, call.Fence.Epoch, call.Offset)
 	return err
 }
 

@@ -10,28 +10,32 @@ import (
 )
 
 const leaseColumns = "g.name, l.topic_id, l.part, l.topic, l.owner, l.epoch, l.expires, l.next, l.finished, l.seq, " +
-	"l.applied, l.duplicate, l.refused, l.skipped, l.ignored, l.dead, l.waiting, l.last_time, l.last_crc, l.id, l.group_id, l.commits"
+	"l.applied, l.duplicate, l.refused, l.skipped, l.ignored, l.dead, l.waiting, l.last_time, l.last_crc, l.id, l.group_id, l.commits, " +
+	"l.misrouted, l.generation, l.passed_to, l.passed_until"
+
+// Columns of leaseColumns that readLease leaves.
+const (
+	commitsColumn     = 21
+	passedToColumn    = 24
+	passedUntilColumn = 25
+)
 
 var (
 	qLeaseByKey = define("SELECT " + leaseColumns + " FROM swarmlog_group g JOIN swarmlog_lease l ON l.group_id = g.id " +
 		"WHERE g.name = ? AND l.topic_id = ? AND l.part = ?")
-	qLeaseByID    = define("SELECT " + leaseColumns + " FROM swarmlog_lease l JOIN swarmlog_group g ON g.id = l.group_id WHERE l.id = ?")
-	qLeases       = define("SELECT " + leaseColumns + " FROM swarmlog_lease l JOIN swarmlog_group g ON g.id = l.group_id ORDER BY g.name, l.topic, l.part, l.id")
-	qLeasesOf     = define("SELECT " + leaseColumns + " FROM swarmlog_group g JOIN swarmlog_lease l ON l.group_id = g.id WHERE g.name = ? ORDER BY l.topic, l.part, l.id")
-	qGroupID      = define("SELECT id FROM swarmlog_group WHERE name = ?")
-	qInsertGroup  = define("INSERT INTO swarmlog_group (name) VALUES (?) RETURNING id")
-	qInsertLease  = define("INSERT INTO swarmlog_lease VALUES (NULL, ?, ?, ?, ?, ?, 1, ?, ?, NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)")
-	qTakeLease    = define("UPDATE swarmlog_lease SET topic = ?, owner = ?, epoch = epoch + 1, expires = ? WHERE id = ?")
-	qReleaseLease = define("UPDATE swarmlog_lease SET owner = '', expires = 0 WHERE id = ? AND owner = ? AND epoch = ?")
-	qExtendLeases = define("UPDATE swarmlog_lease SET expires = ? WHERE owner = ?")
-	qOwnedLeases  = define("SELECT g.name, l.topic_id, l.part, l.owner, l.epoch FROM swarmlog_lease l JOIN swarmlog_group g ON g.id = l.group_id " +
+	qLeaseByID     = define("SELECT " + leaseColumns + " FROM swarmlog_lease l JOIN swarmlog_group g ON g.id = l.group_id WHERE l.id = ?")
+	qLeases        = define("SELECT " + leaseColumns + " FROM swarmlog_lease l JOIN swarmlog_group g ON g.id = l.group_id ORDER BY g.name, l.topic, l.part, l.id")
+	qLeasesOf      = define("SELECT " + leaseColumns + " FROM swarmlog_group g JOIN swarmlog_lease l ON l.group_id = g.id WHERE g.name = ? ORDER BY l.topic, l.part, l.id")
+	qGroupID       = define("SELECT id FROM swarmlog_group WHERE name = ?")
+	qInsertGroup   = define("INSERT INTO swarmlog_group (name) VALUES (?) RETURNING id")
+	qInsertLease   = define("INSERT INTO swarmlog_lease VALUES (NULL, ?, ?, ?, ?, ?, 1, ?, ?, NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, ?, '', 0)")
+	qTakeLease     = define("UPDATE swarmlog_lease SET topic = ?, owner = ?, epoch = epoch + 1, expires = ?, generation = ?, passed_to = '', passed_until = 0 WHERE id = ?")
+	qReleaseLease  = define("UPDATE swarmlog_lease SET owner = '', expires = 0 WHERE id = ? AND owner = ? AND epoch = ?")
+	qExtendCarried = define("UPDATE swarmlog_carried SET expires = ? WHERE worker = ?")
+	qExtendLeases  = define("UPDATE swarmlog_lease SET expires = ? WHERE owner = ?")
+	qOwnedLeases   = define("SELECT g.name, l.topic_id, l.part, l.owner, l.epoch FROM swarmlog_lease l JOIN swarmlog_group g ON g.id = l.group_id " +
 		"WHERE l.owner = ? ORDER BY g.name, l.topic, l.part")
 	qSkip = define("UPDATE swarmlog_lease SET next = ?, finished = ?, last_crc = ? WHERE id = ?")
-
-	qBeat = define("INSERT INTO swarmlog_worker VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET pool = excluded.pool, " +
-		"started = excluded.started, beat = excluded.beat, in_flight = excluded.in_flight, oldest = excluded.oldest")
-	qRetire  = define("DELETE FROM swarmlog_worker WHERE id = ?")
-	qWorkers = define("SELECT id, pool, started, beat, in_flight, oldest FROM swarmlog_worker WHERE beat >= ? ORDER BY id")
 )
 
 // readLease reads a row of leaseColumns.
@@ -40,8 +44,8 @@ func readLease(r row, now time.Time) (ledger.Lease, leaseID, error) {
 		Fence: ledger.Fence{Key: ledger.Key{Group: r.text(0), Partition: int32(r.int(2))}, Owner: r.text(4), Epoch: r.int(5)},
 		Topic: r.text(3), Expires: unstamp(r.int(6)), Next: r.int(7), Seq: r.int(9),
 		Counters: ledger.Counters{Applied: r.int(10), Duplicate: r.int(11), Refused: r.int(12), Skipped: r.int(13),
-			Ignored: r.int(14), Dead: r.int(15), Waiting: r.int(16)},
-		LastTime: unstamp(r.int(17)), LastCRC: uint32(r.int(18)),
+			Ignored: r.int(14), Dead: r.int(15), Waiting: r.int(16), Misrouted: r.int(22)},
+		LastTime: unstamp(r.int(17)), LastCRC: uint32(r.int(18)), Generation: r.int(23),
 	}
 	copy(l.TopicID[:], r.blob(1))
 	l.Held = l.Owner != "" && l.Expires.After(now)
@@ -52,11 +56,21 @@ func readLease(r row, now time.Time) (ledger.Lease, leaseID, error) {
 	return l, leaseID{r.int(19), r.int(20)}, err
 }
 
+// foundLease is a lease with whom it was passed to, if that one hasn't taken it yet.
+type foundLease struct {
+	ledger.Lease
+	passedTo    string
+	passedUntil time.Time
+}
+
 // lease finds a lease; found is false where it was never taken.
-func (db *DB) lease(c *conn, key ledger.Key) (l ledger.Lease, id leaseID, found bool, err error) {
+func (db *DB) lease(c *conn, key ledger.Key) (l foundLease, id leaseID, found bool, err error) {
 	var bad error
 	now := db.opts.Now()
-	found, err = c.first(qLeaseByKey, func(r row) { l, id, bad = readLease(r, now) }, key.Group, key.TopicID[:], int64(key.Partition))
+	found, err = c.first(qLeaseByKey, func(r row) {
+		l.Lease, id, bad = readLease(r, now)
+		l.passedTo, l.passedUntil = r.text(passedToColumn), unstamp(r.int(passedUntilColumn))
+	}, key.Group, key.TopicID[:], int64(key.Partition))
 	if err == nil {
 		err = bad
 	}
@@ -72,9 +86,9 @@ func (db *DB) lease(c *conn, key ledger.Key) (l ledger.Lease, id leaseID, found 
 func (db *DB) fenced(c *conn, f ledger.Fence) (ledger.Lease, leaseID, error) {
 	l, id, found, err := db.lease(c, f.Key)
 	if err == nil && (!found || l.Fence != f) {
-		err = errFenced(f, l)
+		err = errFenced(f, l.Lease)
 	}
-	return l, id, err
+	return l.Lease, id, err
 }
 
 func errFenced(f ledger.Fence, now ledger.Lease) error {
@@ -99,7 +113,12 @@ func (db *DB) leaseID(c *conn, key ledger.Key) (leaseID, bool, error) {
 
 // Acquire implements ledger.Ledger.
 func (db *DB) Acquire(ctx context.Context, key ledger.Key, topic, owner string, start int64, ttl time.Duration) (ledger.Lease, error) {
-	what := fmt.Sprintf("acquire lease of %s on %s/%d", key.Group, topic, key.Partition)
+	return db.take(ctx, "acquire", key, topic, owner, start, ttl, 0)
+}
+
+// take is Acquire, and Claim where there's a generation.
+func (db *DB) take(ctx context.Context, verb string, key ledger.Key, topic, owner string, start int64, ttl time.Duration, generation int64) (ledger.Lease, error) {
+	what := fmt.Sprintf("%s lease of %s on %s/%d", verb, key.Group, topic, key.Partition)
 	if owner == "" || start < 0 {
 		return ledger.Lease{}, fault.Fatalf("%s: owner %q and start %d: it takes a name and an offset", what, owner, start)
 	}
@@ -107,25 +126,26 @@ func (db *DB) Acquire(ctx context.Context, key ledger.Key, topic, owner string, 
 	err := db.write(ctx, func(c *conn) error {
 		now := db.opts.Now()
 		old, id, found, err := db.lease(c, key)
-		switch {
-		case err != nil:
+		if err != nil {
 			return err
-		case !found:
+		}
+		if !found {
 			group, err := db.group(c, key.Group)
 			if err != nil {
 				return err
 			}
-			if _, err := c.exec(qInsertLease, group, key.TopicID[:], int64(key.Partition), topic, owner, stamp(now.Add(ttl)), start); err != nil {
+			if _, err := c.exec(qInsertLease, group, key.TopicID[:], int64(key.Partition), topic, owner, stamp(now.Add(ttl)), start, generation); err != nil {
 				return err
 			}
-		case old.Held && old.Owner != owner:
-			return fmt.Errorf("%w: %s has it until %s", ledger.ErrHeld, old.Owner, old.Expires.Format(time.RFC3339Nano))
-		default:
-			if _, err := c.exec(qTakeLease, topic, owner, stamp(now.Add(ttl)), id.id); err != nil {
+		} else {
+			if err := old.refusal(owner, generation, now); err != nil {
+				return err
+			}
+			if _, err := c.exec(qTakeLease, topic, owner, stamp(now.Add(ttl)), generation, id.id); err != nil {
 				return err
 			}
 		}
-		l, _, _, err = db.lease(c, key)
+		l, err = db.standing(c, key)
 		return err
 	})
 	if err != nil {
@@ -133,6 +153,26 @@ func (db *DB) Acquire(ctx context.Context, key ledger.Key, topic, owner string, 
 		return ledger.Lease{}, fmt.Errorf("%s: %w", what, err)
 	}
 	return l, nil
+}
+
+// refusal is why owner can't have a lease, as one who acquires it where generation is 0, and else as one who claims it.
+func (l foundLease) refusal(owner string, generation int64, now time.Time) error {
+	switch {
+	case l.Held && (l.Generation > 0) != (generation > 0):
+		kind := "leases"
+		if l.Generation > 0 {
+			kind = "a Kafka group"
+		}
+		return fmt.Errorf("%w: %s has it until %s by way of %s: let all workers of an agent use the same membership",
+			ledger.ErrMode, l.Owner, l.Expires.Format(time.RFC3339Nano), kind)
+	case generation == 0 && l.Held && l.Owner != owner:
+		return fmt.Errorf("%w: %s has it until %s", ledger.ErrHeld, l.Owner, l.Expires.Format(time.RFC3339Nano))
+	case generation == 0 && l.passedTo != "" && l.passedTo != owner && l.passedUntil.After(now):
+		return fmt.Errorf("%w: it was passed to %s, and kept for it until %s", ledger.ErrHeld, l.passedTo, l.passedUntil.Format(time.RFC3339Nano))
+	case generation > 0 && l.Held && l.Generation > generation:
+		return fmt.Errorf("%w: %s claimed it in generation %d of the group, and this is %d", ledger.ErrHeld, l.Owner, l.Generation, generation)
+	}
+	return nil
 }
 
 // forget drops what is remembered of a lease whose row may have been rolled back.
@@ -200,62 +240,6 @@ func (db *DB) list(c *conn, group string) (leases []ledger.Lease, err error) {
 	return leases, c.query(qLeasesOf, each, group)
 }
 
-// Beat implements ledger.Ledger.
-func (db *DB) Beat(ctx context.Context, w ledger.Worker, ttl time.Duration) (held []ledger.Fence, err error) {
-	err = db.write(ctx, func(c *conn) error {
-		now := db.opts.Now()
-		if _, err := c.exec(qBeat, w.ID, w.Pool, stamp(w.Started), stamp(now), int64(w.InFlight), stamp(w.Oldest)); err != nil {
-			return err
-		}
-		if _, err := c.exec(qExtendLeases, stamp(now.Add(ttl)), w.ID); err != nil {
-			return err
-		}
-		return c.query(qOwnedLeases, func(r row) error {
-			f := ledger.Fence{Key: ledger.Key{Group: r.text(0), Partition: int32(r.int(2))}, Owner: r.text(3), Epoch: r.int(4)}
-			copy(f.TopicID[:], r.blob(1))
-			held = append(held, f)
-			return nil
-		}, w.ID)
-	})
-	if err != nil {
-		return nil, fmt.Errorf("beat of worker %s: %w", w.ID, err)
-	}
-	return held, nil
-}
-
-// Retire implements ledger.Ledger.
-func (db *DB) Retire(ctx context.Context, worker string) error {
-	err := db.write(ctx, func(c *conn) error {
-		_, err := c.exec(qRetire, worker)
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("retire worker %s: %w", worker, err)
-	}
-	return nil
-}
-
-// Workers implements ledger.Ledger.
-func (db *DB) Workers(ctx context.Context, ttl time.Duration) (workers []ledger.Worker, err error) {
-	err = db.read(ctx, func(c *conn) error {
-		workers, err = listWorkers(c, stamp(db.opts.Now().Add(-ttl)))
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("list workers: %w", err)
-	}
-	return workers, nil
-}
-
-func listWorkers(c *conn, since int64) (workers []ledger.Worker, err error) {
-	err = c.query(qWorkers, func(r row) error {
-		workers = append(workers, ledger.Worker{ID: r.text(0), Pool: r.text(1), Started: unstamp(r.int(2)), Beat: unstamp(r.int(3)),
-			InFlight: int(r.int(4)), Oldest: unstamp(r.int(5))})
-		return nil
-	}, since)
-	return workers, err
-}
-
 // Skip implements ledger.Ledger. What is passed over ends as no outcome: it was never delivered.
 func (db *DB) Skip(ctx context.Context, f ledger.Fence, offset int64) (passed int64, err error) {
 	err = db.write(ctx, func(c *conn) error {
@@ -275,6 +259,9 @@ func (db *DB) Skip(ctx context.Context, f ledger.Fence, offset int64) (passed in
 			l.LastCRC = 0 // the record that it belongs to is gone
 		}
 		next, rest := above.Advance(offset)
+		if _, err := c.exec(qPutSkippedDown, id.id, l.Next, offset); err != nil {
+			return err
+		}
 		_, err = c.exec(qSkip, next, rest.Encode(next), int64(l.LastCRC), id.id)
 		return err
 	})

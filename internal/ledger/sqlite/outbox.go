@@ -12,7 +12,7 @@ var (
 	qOutbox      = define("SELECT seq, topic, part, message FROM swarmlog_outbox WHERE lease_id = ? AND seq > ? ORDER BY seq LIMIT ?")
 	qNextSubject = define("SELECT subject, reason FROM swarmlog_backlog WHERE lease_id = ? AND subject > ? ORDER BY subject, sequence, position LIMIT 1")
 	qAnySubject  = define("SELECT subject, reason FROM swarmlog_backlog WHERE lease_id = ? ORDER BY subject, sequence, position LIMIT 1")
-	qBacklog     = define("SELECT reason, position, dead, sequence, message FROM swarmlog_backlog WHERE lease_id = ? AND subject = ? " +
+	qBacklog     = define("SELECT reason, position, dead, sequence, message, released FROM swarmlog_backlog WHERE lease_id = ? AND subject = ? " +
 		"ORDER BY sequence, position LIMIT ?")
 )
 
@@ -73,7 +73,7 @@ func (db *DB) Backlog(ctx context.Context, f ledger.Fence, subject string, limit
 				return fault.Fatalf("row of offset %d: %w", r.int(1), err)
 			}
 			waits = append(waits, ledger.Wait{Subject: subject, Reason: r.text(0), Offset: r.int(1), Dead: r.int(2) != 0,
-				Sequence: r.int(3), Message: m})
+				Released: r.int(5) != 0, Sequence: r.int(3), Message: m})
 			return nil
 		}, lease, subject, int64(limit))
 	})

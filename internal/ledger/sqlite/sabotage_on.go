@@ -37,7 +37,7 @@ func (db *DB) commitEarly(ctx context.Context, w *conn, b *ledger.Batch) *earlyC
 			break
 		}
 		var l *heldLease
-		if l, err = a.lease(s.Fence); err != nil || l.fenced != nil {
+		if l, err = a.lease(s.Fence.Key); err != nil || l.fencing(s.Fence) != nil {
 			continue
 		}
 		if progress && !s.FromBacklog && s.Offset >= l.Next && !l.Finished.Contains(s.Offset) {
