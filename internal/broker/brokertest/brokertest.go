@@ -32,14 +32,20 @@ type Cluster struct {
 	Committed func(ctx context.Context, group string) (map[string]map[int32]int64, error)
 	// Trim removes what lies before an offset; nil where the cluster never removes anything.
 	Trim func(ctx context.Context, topic string, partition int32, offset int64) error
+	// OpenCut connects by a network that can be severed and mended; nil where a member that isn't heard of is kept for
+	// longer than a test lasts.
+	OpenCut func(t testing.TB) (b broker.Broker, sever, mend func())
+}
+
+// test is one of the suite's.
+type test struct {
+	name string
+	run  func(*testing.T, Cluster)
 }
 
 // Exercise runs the suite. Its tests run side by side, on topics of their own.
 func Exercise(t *testing.T, c Cluster) {
-	for _, test := range []struct {
-		name string
-		run  func(*testing.T, Cluster)
-	}{
+	exercise(t, c, append([]test{
 		{"Describe", describe},
 		{"Order", order},
 		{"Bytes", bytesAsTheyAre},
@@ -57,7 +63,11 @@ func Exercise(t *testing.T, c Cluster) {
 		{"UnknownTopic", unknownTopic},
 		{"Report", report},
 		{"Ends", ends},
-	} {
+	}, groupTests...))
+}
+
+func exercise(t *testing.T, c Cluster, tests []test) {
+	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			test.run(t, c)

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -31,6 +33,7 @@ type Broker struct {
 
 	mu      sync.Mutex
 	readers map[*reader]struct{}
+	members map[*member]struct{}
 	closed  bool
 }
 
@@ -42,7 +45,7 @@ func Open(ctx context.Context, opts Options) (*Broker, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Broker{opts: opts, log: opts.Logger, readers: map[*reader]struct{}{}}
+	b := &Broker{opts: opts, log: opts.Logger, readers: map[*reader]struct{}{}, members: map[*member]struct{}{}}
 	b.client, err = kgo.NewClient(opts.producer(b.batchLimit)...)
 	if err != nil {
 		return nil, fmt.Errorf("connect to kafka at %s: %w", strings.Join(opts.Seeds, ", "), err)
@@ -98,7 +101,7 @@ func (b *Broker) Report(ctx context.Context, group string, next map[string]map[i
 	return nil
 }
 
-// Close ends the readers, lets what was handed to the publisher reach the broker for at most five seconds, and ends
+// Close leaves the groups, ends the readers, lets what was handed to the publisher reach the broker for at most five seconds, and ends
 // the publisher: what is left then fails with ErrClosed, though the broker may have it. Close is idempotent.
 func (b *Broker) Close() {
 	b.mu.Lock()
@@ -111,8 +114,14 @@ func (b *Broker) Close() {
 	for r := range b.readers {
 		readers = append(readers, r)
 	}
+	members := slices.Collect(maps.Keys(b.members))
 	b.mu.Unlock()
 
+	var leaving sync.WaitGroup
+	for _, m := range members {
+		leaving.Go(m.Close)
+	}
+	leaving.Wait()
 	for _, r := range readers {
 		r.Close()
 	}

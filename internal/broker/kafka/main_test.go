@@ -66,7 +66,8 @@ func admin(t testing.TB, seeds ...string) *kadm.Client {
 func cluster(t testing.TB, seeds ...string) brokertest.Cluster {
 	adm := admin(t, seeds...)
 	return brokertest.Cluster{
-		Open: func(t testing.TB) broker.Broker { return connect(t, seeds...) },
+		OpenCut: cutter(kafka.Options{Seeds: seeds, Logger: debug(), OneInflight: true}),
+		Open:    func(t testing.TB) broker.Broker { return connect(t, seeds...) },
 		Delete: func(ctx context.Context, topic string) error {
 			_, err := adm.DeleteTopic(ctx, topic)
 			return err

@@ -1,8 +1,11 @@
 package kafka
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"net"
 	"slices"
 	"time"
 
@@ -23,6 +26,10 @@ const (
 	defaultBatchBytes = 1_000_012
 	minBatchBytes     = 512 // what kgo takes at least
 	maxBatchBytes     = 48 << 20
+
+	defaultSession   = 10 * time.Second
+	defaultRebalance = 30 * time.Second
+	defaultHeartbeat = time.Second
 
 	minBackoff  = 100 * time.Millisecond
 	maxBackoff  = 2 * time.Second
@@ -50,7 +57,64 @@ type Options struct {
 	// Throttled is told how long a broker holds this client back by quota, each time. It may be nil, and must not block.
 	Throttled func(time.Duration)
 
-	hooks []kgo.Hook // tests look on
+	TLS   *TLS  // nil: connections are plain text
+	SASL  *SASL // nil: nobody logs in
+	Group Group // how Join's members behave
+
+	secured []kgo.Opt // what TLS and SASL come to, once for all clients
+
+	hooks []kgo.Hook                                                        // tests look on
+	dial  func(ctx context.Context, network, host string) (net.Conn, error) // tests cut connections
+}
+
+// GroupProtocol is how members of a group come to their partitions.
+type GroupProtocol string
+
+const (
+	// GroupClassic is the protocol that every broker has: members agree among themselves, cooperative-sticky.
+	GroupClassic GroupProtocol = "classic"
+	// GroupConsumer is KIP-848: the brokers assign (Kafka 4.0 and later; 4.3 and later is advised). A group can't change
+	// between the two while it has members.
+	GroupConsumer GroupProtocol = "consumer"
+	// GroupAuto is GroupConsumer where every broker offers it, else GroupClassic.
+	GroupAuto GroupProtocol = "auto"
+)
+
+// Group says how members of Kafka groups behave. The zero value is the default.
+type Group struct {
+	Protocol GroupProtocol // default GroupClassic
+	// Session is how long the group waits for a member that isn't heard of before others get its partitions. Default
+	// 10 s. The brokers bound it (group.min.session.timeout.ms, 6 s by default). Under GroupConsumer it's theirs alone:
+	// group.consumer.session.timeout.ms, 45 s by default.
+	Session time.Duration
+	// Rebalance is how long a member may take to give partitions up, Members.Revoked included, before it's put out.
+	// Default 30 s.
+	Rebalance time.Duration
+	// Heartbeat is how often a member is heard of, and so how soon it learns of a rebalance. Default 1 s. Under
+	// GroupConsumer it's the brokers': group.consumer.heartbeat.interval.ms, 5 s by default.
+	Heartbeat time.Duration
+}
+
+func (g Group) withDefaults() (Group, error) {
+	if g.Protocol == "" {
+		g.Protocol = GroupClassic
+	}
+	if g.Session <= 0 {
+		g.Session = defaultSession
+	}
+	if g.Rebalance <= 0 {
+		g.Rebalance = defaultRebalance
+	}
+	if g.Heartbeat <= 0 {
+		g.Heartbeat = min(defaultHeartbeat, g.Session/3)
+	}
+	switch {
+	case g.Protocol != GroupClassic && g.Protocol != GroupConsumer && g.Protocol != GroupAuto:
+		return g, fmt.Errorf("connect to kafka: group protocol %q is none: set classic, consumer or auto", g.Protocol)
+	case g.Heartbeat > g.Session/2:
+		return g, fmt.Errorf("connect to kafka: group heartbeats every %s leave no second chance in a session of %s: set at most a third of it", g.Heartbeat, g.Session)
+	}
+	return g, nil
 }
 
 func (o Options) withDefaults() (Options, error) {
@@ -69,13 +133,18 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Throttled != nil {
 		o.hooks = append(slices.Clip(o.hooks), throttle{o.Throttled})
 	}
-	return o, nil
+	var err error
+	if o.Group, err = o.Group.withDefaults(); err != nil {
+		return o, err
+	}
+	o.secured, err = o.security()
+	return o, err
 }
 
 // connection is what every client of the cluster shares: where it is, who we are and how patient. Transport security
 // and authentication belong here, so that producer, readers and administration can't differ in them.
 func (o Options) connection(clientID string) []kgo.Opt {
-	return []kgo.Opt{
+	opts := []kgo.Opt{
 		kgo.SeedBrokers(o.Seeds...),
 		kgo.ClientID(clientID),
 		kgo.SoftwareNameAndVersion("swarmlog", "1"),
@@ -88,6 +157,10 @@ func (o Options) connection(clientID string) []kgo.Opt {
 		kgo.DisableClientMetrics(), // nothing is pushed to the broker that nobody asked for
 		kgo.WithHooks(o.hooks...),
 	}
+	if o.dial != nil {
+		opts = append(opts, kgo.Dialer(o.dial))
+	}
+	return append(opts, o.secured...)
 }
 
 // producer adds to connection what the one idempotent producer needs: limit tells the largest batch of a topic.
@@ -130,4 +203,23 @@ func (o Options) consumer(name string) []kgo.Opt {
 		kgo.FetchMinBytes(1),
 		kgo.FetchMaxWait(o.MaxWait),
 	)
+}
+
+// member adds to connection what a member of a group needs, which reads nothing: it's told to begin nowhere.
+func (o Options) member(group string, topics []string, serverSide bool) []kgo.Opt {
+	all := append(o.connection(o.ClientID+"-"+group),
+		kgo.ConsumerGroup(group),
+		kgo.ConsumeTopics(topics...),
+		kgo.DisableAutoCommit(),
+		kgo.SessionTimeout(o.Group.Session),
+		kgo.RebalanceTimeout(o.Group.Rebalance),
+		kgo.HeartbeatInterval(o.Group.Heartbeat),
+		kgo.AdjustFetchOffsetsFn(func(context.Context, map[string]map[int32]kgo.Offset) (map[string]map[int32]kgo.Offset, error) {
+			return map[string]map[int32]kgo.Offset{}, nil
+		}),
+	)
+	if serverSide {
+		return append(all, kgo.ServerSideBalancer(), kgo.Balancers(kgo.StickyBalancer()))
+	}
+	return append(all, kgo.Balancers(kgo.CooperativeStickyBalancer()))
 }
