@@ -36,6 +36,7 @@ type Options struct {
 	Batch     int           // steps of one commit; default 512
 	Horizon   time.Duration // how long seen ids are kept, in log time; default 7 days
 	Keep      time.Duration // how long recorded calls are kept; default 30 days
+	Look      time.Duration // how often topics are looked at, which others may change; default 5 s
 }
 
 func (o *Options) setDefaults() {
@@ -57,6 +58,7 @@ func (o *Options) setDefaults() {
 	setDefault(&o.Batch, 512)
 	setDefault(&o.Horizon, 7*24*time.Hour)
 	setDefault(&o.Keep, 30*24*time.Hour)
+	setDefault(&o.Look, 5*time.Second)
 }
 
 func setDefault[T comparable](field *T, value T) {
@@ -78,6 +80,7 @@ type Engine struct {
 
 	carriedWake chan struct{} // something is carried of a partition that was taken
 	others      atomic.Int32  // live workers beside this one
+	topics      *topics
 
 	started time.Time
 	shared  atomic.Bool // leases have been taken for the first time
@@ -96,7 +99,8 @@ func New(opts Options, agents []Agent, sources []Source) (*Engine, error) {
 	e := &Engine{opts: opts, log: opts.Logger, carriedWake: make(chan struct{}, 1),
 		ended: &ended{steps: map[ledger.Fence][]int64{}, wake: make(chan struct{}, 1)}}
 	e.commits = newCommitter(opts)
-	e.relay = newRelay(opts, e.commits)
+	e.topics = newTopics(opts)
+	e.relay = newRelay(opts, e.commits, e.topics)
 	names := map[string]bool{}
 	for _, a := range agents {
 		if a.Name == "" || a.Handle == nil || len(a.Reads) == 0 {
@@ -141,6 +145,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	var holding sync.WaitGroup
 	holding.Go(func() { e.keepLeases(leases) })
 	holding.Go(func() { e.watchCarried(leases) })
+	holding.Go(func() { e.watchTopics(leases) })
 	for _, g := range e.groups {
 		holding.Go(func() { g.run(leases) })
 	}

@@ -39,6 +39,7 @@ type group struct {
 	queued          int64 // bytes of records admitted and not settled
 	closed          bool  // no more work is started
 	failed          error
+	estates         estates
 	toldUnavailable time.Time     // when it was last told that something is down
 	room            chan struct{} // signalled when queued falls
 	changed         chan struct{} // closed and renewed when running or a partition's pending falls to zero
@@ -107,14 +108,13 @@ func (g *group) targets() []string {
 
 // lookUp asks the broker for the topics that the agent reads.
 func (g *group) lookUp(ctx context.Context) error {
-	topics, err := g.eng.opts.Broker.Topics(ctx, g.spec.Reads...)
-	if err != nil {
+	if err := g.eng.topics.learn(ctx, g.spec.Reads...); err != nil {
 		return fmt.Errorf("agent %s: look up what it reads: %w", g.spec.Name, err)
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, t := range topics {
-		g.topics[t.Name] = t
+	for _, name := range g.spec.Reads {
+		g.topics[name] = g.eng.topics.of(name).Topic
 	}
 	return nil
 }

@@ -2,6 +2,8 @@ package engine
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/swarmlog/swarmlog/ledger"
@@ -193,7 +195,7 @@ func (g *group) fences() []ledger.Fence {
 	for _, p := range g.parts {
 		fences = append(fences, p.fence)
 	}
-	return fences
+	return slices.AppendSeq(fences, maps.Values(g.estates.open))
 }
 
 // progress is the next offset of each owned partition, by topic.

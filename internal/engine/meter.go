@@ -40,6 +40,7 @@ const (
 	NoticeStall   NoticeKind = "stall"   // commits or publishing can't go on for now
 	NoticeFailed  NoticeKind = "failed"  // an agent stopped for good
 	NoticeLost    NoticeKind = "lost"    // records were no longer in the log when they were to be read
+	NoticeTopic   NoticeKind = "topic"   // a topic has grown, is missing, or was created anew
 )
 
 // Notice is something that happened and that a person may want to see.

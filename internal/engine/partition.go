@@ -96,6 +96,7 @@ func (g *group) keepOnly(held map[ledger.Key]int64) {
 			g.dropLocked(p)
 		}
 	}
+	g.keepEstates(held)
 }
 
 func (g *group) drop(p *partition) {

@@ -37,13 +37,12 @@ const (
 type relay struct {
 	ledger    ledger.Ledger
 	publisher broker.Publisher
-	lookup    func(context.Context, ...string) ([]broker.Topic, error)
 	commits   *committer
 	log       *slog.Logger
 	meter     Meter
 	notify    func(Notice)
 	rand      func() float64
-	topics    map[string]broker.Topic // fixed once lookUp returned
+	topics    *topics
 
 	mu      sync.Mutex
 	inbox   []func() // what others want done, in order; run by the relay's goroutine
@@ -93,6 +92,7 @@ type stream struct {
 	box      *outbox
 	rows     []ledger.Outgoing // the first of which are under way
 	underway int
+	stale    bool  // its topic has changed: its rows may go elsewhere
 	failed   error // why the last run failed, until the stream starts again
 	attempt  int
 }
@@ -116,19 +116,17 @@ func (f *flight) fail(i int, err error) {
 	}
 }
 
-func newRelay(o Options, c *committer) *relay {
-	return &relay{ledger: o.Ledger, publisher: o.Broker.Publisher(), lookup: o.Broker.Topics, commits: c, log: o.Logger,
-		meter: o.Meter, notify: o.Notify, rand: o.Rand, topics: map[string]broker.Topic{}, changed: make(chan struct{}),
+func newRelay(o Options, c *committer, t *topics) *relay {
+	return &relay{ledger: o.Ledger, publisher: o.Broker.Publisher(), topics: t, commits: c, log: o.Logger,
+		meter: o.Meter, notify: o.Notify, rand: o.Rand, changed: make(chan struct{}),
 		wake: make(chan struct{}, 1), boxed: map[ledger.Key]load{}, boxes: map[ledger.Key]*outbox{}, streams: map[streamID]*stream{}}
 }
 
 func (r *relay) lookUp(ctx context.Context, names map[string]bool) error {
 	for name := range names {
-		topics, err := r.lookup(ctx, name)
-		if err != nil {
+		if err := r.topics.learn(ctx, name); err != nil {
 			return fmt.Errorf("look up topic %s, which is emitted to: %w", name, err)
 		}
-		r.topics[name] = topics[0]
 	}
 	return nil
 }
@@ -136,7 +134,7 @@ func (r *relay) lookUp(ctx context.Context, names map[string]bool) error {
 // limit is the largest record, in bytes, that may be emitted to a topic.
 func (r *relay) limit(topic string) int {
 	const client = 1_000_000 // below the default largest batch of brokers and of clients
-	if n := r.topics[topic].MaxBytes; n > 0 {
+	if n := r.topics.of(topic).MaxBytes; n > 0 {
 		return min(n, client)
 	}
 	return client
@@ -274,12 +272,7 @@ func (r *relay) load(box *outbox, rows []ledger.Outgoing) {
 		box.loaded = row.Seq
 		box.held++
 		box.bytes += size(row.Message)
-		id := streamID{box.fence.Key, row.Topic, r.partition(row)}
-		s := r.streams[id]
-		if s == nil {
-			s = &stream{id: id, box: box}
-			r.streams[id] = s
-		}
+		s := r.streamOf(box, row)
 		s.rows = append(s.rows, row)
 		if s.underway == 0 && s.failed == nil && len(s.rows) == 1 {
 			r.due = append(r.due, s)
@@ -287,12 +280,30 @@ func (r *relay) load(box *outbox, rows []ledger.Outgoing) {
 	}
 }
 
-// partition is where a row goes: where it says, else where its key leads; without a key they take turns.
-func (r *relay) partition(row ledger.Outgoing) int32 {
-	if row.Partition >= 0 {
-		return row.Partition
+// streamOf finds or makes the stream of a row.
+func (r *relay) streamOf(box *outbox, row ledger.Outgoing) *stream {
+	id := streamID{box.fence.Key, row.Topic, r.partition(row)}
+	s := r.streams[id]
+	if s == nil {
+		s = &stream{id: id, box: box}
+		r.streams[id] = s
 	}
-	return route.Record(row.Message.Key, row.Seq, max(1, r.topics[row.Topic].Partitions))
+	return s
+}
+
+// partition is where a row goes: where it says, else where its key's slot leads; without a key they take turns. A topic
+// that has fewer partitions than the row says is another one than it was.
+func (r *relay) partition(row ledger.Outgoing) int32 {
+	t := r.topics.of(row.Topic)
+	switch {
+	case row.Partition >= 0 && t.Partitions > 0:
+		return row.Partition % t.Partitions
+	case row.Partition >= 0:
+		return row.Partition
+	case row.Message.Key == nil:
+		return route.Record(nil, row.Seq, max(1, t.Partitions))
+	}
+	return route.Partition(row.Message.Key, max(1, t.slots))
 }
 
 func (r *relay) wantRows(box *outbox) {
@@ -350,7 +361,7 @@ func (r *relay) send(s *stream) (sent bool) {
 	r.bytes += f.bytes
 	f.left.Store(int64(f.rows))
 	s.underway, s.failed = f.rows, nil
-	topic := r.topics[s.id.topic]
+	topic := r.topics.of(s.id.topic)
 	for i, row := range s.rows[:f.rows] {
 		rec := broker.Record{Message: row.Message, TopicID: topic.ID,
 			Position: event.Position{Topic: s.id.topic, Partition: s.id.partition}}
@@ -393,10 +404,12 @@ func (r *relay) acknowledged(s *stream, f *flight) {
 	r.settle(s.id.lease, -done)
 	r.wantRows(s.box)
 	if s.failed != nil {
+		r.topics.nudge(s.failed)
 		r.standStill(s)
 		return
 	}
 	s.attempt = 0
+	r.reroute(s)
 	if len(s.rows) > 0 {
 		r.due = append(r.due, s)
 	} else {
@@ -416,6 +429,7 @@ func (r *relay) standStill(s *stream) {
 		r.do(func() {
 			s.failed = nil
 			r.due = append(r.due, s)
+			r.reroute(s)
 		})
 	})
 }

@@ -16,9 +16,7 @@ func (g *group) unreadable(ctx context.Context, p *partition, err error) {
 	case errors.Is(err, broker.ErrTopicGone):
 		g.log.Warn("topic was deleted or created anew; its partition is given up", "topic", p.id.topic, "partition", p.id.partition)
 		g.drop(p)
-		if err := g.lookUp(ctx); err != nil {
-			g.log.Warn("topic can't be looked up", "topic", p.id.topic, "error", err)
-		}
+		g.eng.topics.nudge(err)
 		return
 	case errors.Is(err, broker.ErrOutOfRange):
 		if err = g.skipLost(ctx, p); err == nil {
@@ -35,6 +33,7 @@ func (g *group) readLater(p *partition, why error) {
 	n := p.troubles
 	g.mu.Unlock()
 	wait := backoff(n, 100*time.Millisecond, 10*time.Second, g.eng.opts.Rand)
+	g.eng.topics.nudge(why)
 	g.log.Warn("partition can't be read; trying again", "topic", p.id.topic, "partition", p.id.partition, "wait", wait, "error", why)
 	if n == 1 {
 		g.notice(NoticeStall, p, p.from, "", "can't be read: "+FirstLine(why.Error()))
@@ -71,6 +70,10 @@ func (g *group) skipLost(ctx context.Context, p *partition) error {
 	from, pending := p.from, p.pending
 	g.mu.Unlock()
 	switch {
+	case from > r.End && g.isAnother(ctx, p.topic):
+		g.drop(p)
+		g.eng.topics.nudge(broker.ErrTopicGone)
+		return nil
 	case from > r.End:
 		g.fail(fmt.Errorf("topic %s, partition %d ends at %d, but progress stands at %d: the log went back; restore it, or create the topic anew",
 			p.id.topic, p.id.partition, r.End, from))
@@ -99,6 +102,12 @@ func (g *group) skipLost(ctx context.Context, p *partition) error {
 	g.log.Error(text, "topic", p.id.topic, "partition", p.id.partition)
 	g.notice(NoticeLost, p, from, "", text)
 	return nil
+}
+
+// isAnother tells whether a topic's name belongs to another one by now.
+func (g *group) isAnother(ctx context.Context, t broker.Topic) bool {
+	found, err := g.eng.opts.Broker.Topics(ctx, t.Name)
+	return errors.Is(err, broker.ErrNoTopic) || (err == nil && found[0].ID != t.ID)
 }
 
 // logRange is what the log holds of a partition.
