@@ -207,6 +207,9 @@ func (g *group) renewed(t broker.Topic) {
 	if _, ok := g.topics[t.Name]; !ok {
 		return
 	}
+	if g.topics[t.Name].ID != t.ID {
+		g.estates.settled = false
+	}
 	g.topics[t.Name] = t
 	for _, p := range g.parts {
 		if p.id.topic == t.Name && (p.topic.ID != t.ID || t.Partitions == 0) {

@@ -1,0 +1,4 @@
+// Package topics holds tests of what others do to topics while agents read
+// them: they grow, lose records to retention, and are deleted and created anew.
+// Each runs on the embedded pair and on real Kafka with a real PostgreSQL.
+package topics
