@@ -126,9 +126,15 @@ type Redrives interface {
 	// False where there's none.
 	Discard(ctx context.Context, key Key, subject string) (bool, error)
 	// Requeue puts a dead record into the backlog that parks nothing, released: it is handled again, alone. It counts as
-	// dead until then. False where the backlog has a row at its offset already, or the lease was never taken, or the
-	// offset isn't finished.
+	// dead until then. False where the backlog has a row at its offset already, or the record isn't dead (see Dead): so a
+	// letter that was handled since isn't handled once more, however long ago that was and whatever its id is.
 	Requeue(ctx context.Context, key Key, w Wait) (bool, error)
+	// Dead tells, of records of a partition, which were given up and still wait for a person: neither handled since (a
+	// step from the backlog has ended otherwise than dead or waiting) nor discarded, dismissed or rewound over.
+	Dead(ctx context.Context, key Key, offsets []int64) ([]bool, error)
+	// Dismiss says that nobody needs to act on dead records any more that have no row in the backlog; they stay counted as
+	// dead. It returns how many of them were dead until now.
+	Dismiss(ctx context.Context, key Key, offsets ...int64) (int64, error)
 	// Asks lists what was decided about aggregates of the leases that a worker holds, and not answered yet.
 	Asks(ctx context.Context, worker string) ([]Ask, error)
 	// Answer takes asks off the list, once their rows are queued. ErrFenced.

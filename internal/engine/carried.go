@@ -20,8 +20,8 @@ const (
 	carriedLater = 250 * time.Millisecond
 )
 
-// laneKey names the lane of a record: its aggregate's, or, without one, its own.
-func laneKey(subject string, offset int64) string {
+// LaneKey names the lane of a record, in a backlog row too: its aggregate, or its own where it has none.
+func LaneKey(subject string, offset int64) string {
 	if subject != "" {
 		return subject
 	}
@@ -34,7 +34,7 @@ func (p *partition) block(carried []ledger.Carried) {
 		if p.carried == nil {
 			p.carried, p.blocked = map[int64]string{}, map[string]int{}
 		}
-		key := laneKey(c.Subject, c.Offset)
+		key := LaneKey(c.Subject, c.Offset)
 		p.carried[c.Offset] = key
 		p.blocked[key]++
 	}

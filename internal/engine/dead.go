@@ -17,6 +17,7 @@ import (
 const (
 	HeaderDeadAgent     = "swarmlog-dead-agent"
 	HeaderDeadTopic     = "swarmlog-dead-topic"
+	HeaderDeadTopicID   = "swarmlog-dead-topic-id" // in hex: a topic may be created anew under its name
 	HeaderDeadPartition = "swarmlog-dead-partition"
 	HeaderDeadOffset    = "swarmlog-dead-offset"
 	HeaderDeadReason    = "swarmlog-dead-reason" // at most 4 KiB
@@ -82,6 +83,7 @@ func (g *group) letter(t *task, why error) event.Message {
 	add := func(key, value string) { headers = append(headers, event.Header{Key: key, Value: []byte(value)}) }
 	add(HeaderDeadAgent, g.spec.Name)
 	add(HeaderDeadTopic, t.record.Topic)
+	add(HeaderDeadTopicID, t.record.TopicID.String())
 	add(HeaderDeadPartition, fmt.Sprint(t.record.Partition))
 	add(HeaderDeadOffset, fmt.Sprint(t.record.Offset))
 	add(HeaderDeadReason, cut(why.Error(), reasonLimit))

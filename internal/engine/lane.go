@@ -47,7 +47,7 @@ type lane struct {
 // laneOf finds or makes the lane of a task. A record without an aggregate has no order to keep and gets a lane of
 // its own. g.mu is held.
 func (g *group) laneOf(p *partition, t *task) *lane {
-	key := laneKey(t.event.Subject, t.record.Offset)
+	key := LaneKey(t.event.Subject, t.record.Offset)
 	l := p.lanes[key]
 	if l == nil {
 		l = &lane{p: p, key: key}
