@@ -102,6 +102,10 @@ func (s *Step) EmitTo(topic string, e event.Event) { s.step.EmitTo(topic, e) }
 // which one run counts. It must do nothing but use tx, and has ten seconds. An error of f fails the step.
 func (s *Step) Tx(f func(ctx context.Context, tx ledger.Tx) error) { s.step.Tx(f) }
 
+// Uses says that the step depends on something, by the name that Down and Refused give it. Then only steps that say so
+// prove by succeeding that it's there. Infer says so itself.
+func (s *Step) Uses(dependency string) { s.step.Uses(dependency) }
+
 // Infer asks a model. The answer is recorded before it's returned, under the event and name: asked again, after a
 // crash too, the record answers and nothing is paid. Name may be "", then the request's own address names it.
 //

@@ -65,6 +65,7 @@ type Call struct {
 	// Occurrence counts how often this run of the step has asked for an address without naming the call, from 1: such
 	// calls are told apart by it, and not by their order among calls for other addresses.
 	Occurrence func(address [32]byte) int
+	Uses       func(dependency string) // says what answers the call, before it's asked; may be nil
 }
 
 // Inferrer answers model calls of steps: package inference's Service.

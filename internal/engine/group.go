@@ -36,8 +36,10 @@ type group struct {
 	running         int
 	light           int64 // weight of running tasks, by budget
 	heavyNow        int64
-	queued          int64 // bytes of records admitted and not settled
-	closed          bool  // no more work is started
+	queued          int64               // bytes of records admitted and not settled
+	closed          bool                // no more work is started
+	breakers        map[string]*breaker // by dependency
+	openCircuits    int                 // of them, those that let nothing through
 	failed          error
 	estates         estates
 	toldUnavailable time.Time     // when it was last told that something is down

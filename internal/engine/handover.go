@@ -210,6 +210,11 @@ func (g *group) stopAdmitting() (parts []*partition) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.closed = true
+	for _, b := range g.breakers {
+		if b.timer != nil {
+			b.timer.Stop()
+		}
+	}
 	for _, p := range g.parts {
 		if !p.leaving {
 			parts = append(parts, p)

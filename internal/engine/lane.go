@@ -28,6 +28,8 @@ type task struct {
 	charged     bool      // its weight is on the group's budget
 	resting     bool      // waits for its next attempt
 	cancel      func()    // ends the running attempt of a backlog row
+	uses        []string  // what the last run of the handler said that it depends on
+	ran         bool      // the last attempt was a run of the handler
 	row         *ledger.Wait
 }
 
@@ -84,29 +86,46 @@ func (g *group) dispatch() {
 	}
 }
 
-// next takes the task that may run next, or nil: light steps share a quarter of the weight limit, heavy ones the rest,
-// so that neither can hold up the other. g.mu is held.
+// next takes the task that may run next, or nil. g.mu is held.
 func (g *group) next() *task {
 	if g.closed || g.running >= g.spec.Limits.Steps {
 		return nil
 	}
+	if g.interrupted() {
+		return g.probe()
+	}
+	l := g.pick()
+	if l == nil {
+		return nil
+	}
+	return g.begun(l)
+}
+
+// pick takes the lane that may go on next off its queue, or nil: light steps share a quarter of the weight limit, heavy
+// ones the rest, so that neither can hold up the other. g.mu is held.
+func (g *group) pick() (l *lane) {
 	limit := g.spec.Limits.Bytes
-	var l *lane
 	switch {
 	case len(g.heavy) > 0 && g.heavyNow+g.heavy[0].queue[0].weight <= limit*3/4:
 		l, g.heavy = g.heavy[0], g.heavy[1:]
-		g.heavyNow += l.queue[0].weight
 	case len(g.ready) > 0 && (g.light == 0 || g.light+g.ready[0].queue[0].weight <= limit/4):
 		l, g.ready = g.ready[0], g.ready[1:]
-		g.light += l.queue[0].weight
-	default:
-		return nil
 	}
+	return l
+}
+
+// begun notes that the first task of a lane is started, and puts its weight on the budget. g.mu is held.
+func (g *group) begun(l *lane) *task {
 	t := l.queue[0]
 	l.busy = true
 	g.running++
 	t.attempt++
 	t.started, t.parked, t.charged = time.Now(), t.parkedBehind(), true
+	if t.weight > g.spec.Limits.Bytes/4 {
+		g.heavyNow += t.weight
+	} else {
+		g.light += t.weight
+	}
 	return t
 }
 

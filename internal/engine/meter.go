@@ -39,6 +39,7 @@ const (
 	NoticeLease   NoticeKind = "lease"   // a partition was taken, lost or given back
 	NoticeStall   NoticeKind = "stall"   // commits or publishing can't go on for now
 	NoticeFailed  NoticeKind = "failed"  // an agent stopped for good
+	NoticeCircuit NoticeKind = "circuit" // something that steps depend on is down, or back
 	NoticeLost    NoticeKind = "lost"    // records were no longer in the log when they were to be read
 	NoticeTopic   NoticeKind = "topic"   // a topic has grown, is missing, or was created anew
 )

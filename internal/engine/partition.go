@@ -131,6 +131,7 @@ func (g *group) forgetPart(p *partition) {
 
 // forgetQueued drops tasks of a partition that haven't been started: they will be read again. g.mu is held.
 func (g *group) forgetQueued(p *partition) {
+	g.forgetHeld(p)
 	others := func(lanes []*lane) []*lane {
 		return slices.DeleteFunc(lanes, func(l *lane) bool { return l.p == p })
 	}

@@ -22,6 +22,7 @@ type AgentStatus struct {
 	StepLimit  time.Duration // of a handler's run; 0 for a source
 	Partitions []PartitionStatus
 	Lanes      []LaneStatus // the lanes at work the longest, at most 20
+	Circuits   []CircuitStatus
 }
 
 // PartitionStatus is what is known in this worker of a partition that it owns.
@@ -87,6 +88,7 @@ func (g *group) status() AgentStatus {
 		return cmp.Or(x.Started.Compare(y.Started), cmp.Compare(x.Subject, y.Subject))
 	})
 	a.Lanes = a.Lanes[:min(len(a.Lanes), laneLimit)]
+	a.Circuits = g.circuits()
 	return a
 }
 

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/swarmlog/swarmlog/event"
@@ -30,6 +31,7 @@ type Step struct {
 
 	mu      sync.Mutex
 	unnamed map[[32]byte]int // calls without a name, by address
+	uses    []string
 }
 
 type emission struct {
@@ -74,7 +76,7 @@ func (s *Step) Infer(ctx context.Context, name string, req inference.Request) (i
 		return inference.Answer{}, fault.Fatalf("agent %s asks a model, but none is configured: add models to swarm.yaml", s.agent)
 	}
 	call := s.call
-	call.Occurrence = s.occurrence
+	call.Occurrence, call.Uses = s.occurrence, s.Uses
 	return s.infer.Infer(ctx, call, name, req)
 }
 
@@ -86,6 +88,23 @@ func (s *Step) occurrence(address [32]byte) int {
 	}
 	s.unnamed[address]++
 	return s.unnamed[address]
+}
+
+// Uses says that the step depends on something which may be down for all that use it, by the name that fault.On gives
+// it in an error. A step that doesn't say so proves nothing of it by succeeding. Infer says so itself. Safe for use by
+// several goroutines of a handler.
+func (s *Step) Uses(dependency string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !slices.Contains(s.uses, dependency) {
+		s.uses = append(s.uses, dependency)
+	}
+}
+
+func (s *Step) used() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.uses)
 }
 
 // Refuse ends the step as refused: nothing that it collected is done, and the reason is kept.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/swarmlog/swarmlog/event"
+	"github.com/swarmlog/swarmlog/internal/circuit"
 	"github.com/swarmlog/swarmlog/internal/fault"
 	"github.com/swarmlog/swarmlog/internal/sabotage"
 	"github.com/swarmlog/swarmlog/ledger"
@@ -33,6 +34,7 @@ func (g *group) workOn(t *task) (next *task) {
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		g.rested(t)
+		g.answered(t)
 		next = g.next()
 		g.dispatch()
 		return next
@@ -41,6 +43,7 @@ func (g *group) workOn(t *task) (next *task) {
 	g.rested(t)
 	g.discharge(t)
 	if t.over() {
+		g.dropProbe(t)
 		g.giveIn(t)
 		err = nil
 	}
@@ -80,6 +83,7 @@ func (g *group) submit(t *task, step *ledger.Step) {
 // attempt decides what is to become of a task's record, running the handler where it is for the handler to say.
 func (g *group) attempt(t *task) (*ledger.Step, error) {
 	p := t.lane.p
+	t.uses, t.ran = nil, false
 	if t.broken != nil {
 		return nil, fault.As(fault.Permanent, t.broken)
 	}
@@ -136,6 +140,7 @@ func (g *group) handle(t *task) (*ledger.Step, error) {
 	began := time.Now()
 	err := safely(func() error { return g.spec.Handle(ctx, t.event, s) })
 	g.eng.opts.Meter.Stepped(g.spec.Name, time.Since(began))
+	t.uses, t.ran = s.used(), true
 	if err == nil {
 		err = s.err
 	}
@@ -202,7 +207,8 @@ func (t *task) parkedBehind() string {
 	return reason
 }
 
-// failedAttempt decides, by the error's class, between another attempt, the dead letters and the agent's end.
+// failedAttempt decides, by the error's class, between another attempt, the dead letters and the agent's end. Where
+// what it depends on is down, the task waits for that.
 func (g *group) failedAttempt(t *task, err error) {
 	class := fault.ClassOf(err)
 	if g.letGo(t, class, err) {
@@ -211,18 +217,22 @@ func (g *group) failedAttempt(t *task, err error) {
 	if t.firstFailed.IsZero() {
 		t.firstFailed = time.Now()
 	}
+	last := class == fault.Transient && t.failures+1 >= g.spec.Limits.Attempts
+	if class != fault.Fatal && g.interrupts(t, err, class == fault.Permanent || last) {
+		return
+	}
 	switch {
 	case class == fault.Fatal:
 		g.fail(fmt.Errorf("event %s at %s: %w", t.event.ID, t.record.Position, err))
 	case class == fault.Permanent:
 		g.submit(t, g.dead(t, err))
-	case class == fault.Transient && t.failures+1 >= g.spec.Limits.Attempts:
+	case last:
 		g.submit(t, g.dead(t, fmt.Errorf("%d attempts failed: %w", t.failures+1, err)))
 	default:
 		if class == fault.Transient {
 			t.failures++
 		}
-		wait := backoff(t.attempt, g.spec.Limits.Backoff, g.spec.Limits.MaxWait, g.eng.opts.Rand)
+		wait := max(backoff(t.attempt, g.spec.Limits.Backoff, g.spec.Limits.MaxWait, g.eng.opts.Rand), min(fault.AfterOf(err), circuit.MaxAsked))
 		g.eng.opts.Meter.Retried(g.spec.Name)
 		g.log.Log(context.Background(), g.loudness(class), "step failed; it will run again", "at", t.record.Position, "subject", t.event.Subject, "attempt", t.attempt, "wait", wait, "error", err)
 		g.notice(NoticeRetry, t.lane.p, t.record.Offset, t.event.Subject, FirstLine(err.Error()))
@@ -252,6 +262,7 @@ func (g *group) letGo(t *task, class fault.Class, err error) bool {
 	default:
 		return false
 	}
+	g.dropProbe(t)
 	g.giveIn(t)
 	return true
 }
@@ -285,6 +296,12 @@ func (g *group) loudness(class fault.Class) slog.Level {
 func (g *group) retry(t *task) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.rerun(t)
+	g.dispatch()
+}
+
+// rerun makes a task's lane ready again, if its partition is still there. g.mu is held.
+func (g *group) rerun(t *task) {
 	if !t.resting || t.lane.p.ctx.Err() != nil {
 		g.abandon(t)
 		return
@@ -296,7 +313,6 @@ func (g *group) retry(t *task) {
 	g.discharge(t) // it may have failed in its commit
 	t.lane.busy = false
 	g.makeReady(t.lane)
-	g.dispatch()
 }
 
 // abandon forgets a task whose partition was lost. g.mu is held.

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 )
 
 // Class says what is to be done about an error.
@@ -73,4 +74,51 @@ func ClassOf(err error) Class {
 		return c.class
 	}
 	return Transient
+}
+
+// blamed is an error with the name of what it came from, and how long that asks to be left alone.
+type blamed struct {
+	error
+	dependency string
+	after      time.Duration
+}
+
+func (b *blamed) Unwrap() error { return b.error }
+
+// On names what an error came from: a model's server, an HTTP API, a database, anything that many steps depend on and
+// that can be down for all of them. The name is for people and tells dependencies apart; it must hold no secret, and
+// there should be few of them (a host, not an address with ids). A nil err stays nil.
+func On(dependency string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &blamed{error: err, dependency: dependency}
+}
+
+// After says how long what err came from asks to be left alone, as Retry-After does. A nil err stays nil.
+func After(d time.Duration, err error) error {
+	if err == nil || d <= 0 {
+		return err
+	}
+	return &blamed{error: err, after: d}
+}
+
+// DependencyOf is what err came from: the outermost name in its chain, or "".
+func DependencyOf(err error) string {
+	for b := (*blamed)(nil); errors.As(err, &b); err = b.error {
+		if b.dependency != "" {
+			return b.dependency
+		}
+	}
+	return ""
+}
+
+// AfterOf is how long what err came from asks to be left alone, or 0.
+func AfterOf(err error) time.Duration {
+	for b := (*blamed)(nil); errors.As(err, &b); err = b.error {
+		if b.after > 0 {
+			return b.after
+		}
+	}
+	return 0
 }

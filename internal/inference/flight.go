@@ -124,11 +124,16 @@ func (g *gate) close(d time.Duration) {
 	}
 }
 
+// left is how long the server wants to be left alone from now on.
+func (g *gate) left() time.Duration {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.until.Sub(g.now())
+}
+
 func (g *gate) wait(ctx context.Context) error {
 	for {
-		g.mu.Lock()
-		d := g.until.Sub(g.now())
-		g.mu.Unlock()
+		d := g.left()
 		if d <= 0 {
 			return nil
 		}

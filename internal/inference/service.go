@@ -21,6 +21,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
 
@@ -84,6 +85,7 @@ var _ engine.Inferrer = (*Service)(nil)
 type model struct {
 	config.Model
 	provider Provider // nil: built in
+	host     string   // of its server: what people know the dependency by
 	gate     gate
 }
 
@@ -107,7 +109,7 @@ func New(rec Recorder, models []config.Model, o Options) (*Service, error) {
 				s.Close()
 				return nil, fmt.Errorf("set up model %s: %w", m.Name, err)
 			}
-			entry.provider = newOpenAI(m, key, o.Transport, s.now)
+			entry.provider, entry.host = newOpenAI(m, key, o.Transport, s.now), hostOf(m)
 		}
 		s.models[m.Name] = entry
 		s.names = append(s.names, m.Name)
@@ -156,7 +158,16 @@ func (s *Service) Infer(ctx context.Context, c engine.Call, name string, req inf
 		return inference.Answer{}, fmt.Errorf("wait for an equal request to model %s: %w", m.Name, err)
 	}
 	defer land()
-	return s.recorded(ctx, m, call, p)
+	return s.recorded(ctx, m, call, p, c.Uses)
+}
+
+// hostOf names a model's server without what its address may hold besides, which could be a secret.
+func hostOf(m config.Model) string {
+	u, err := url.Parse(m.BaseURL)
+	if err != nil || u.Host == "" {
+		return "model " + m.Name
+	}
+	return u.Host
 }
 
 // Query embeds what a person looks for, by the model of a name. It belongs to no event, so it's neither recorded nor
@@ -182,7 +193,7 @@ func (s *Service) Query(ctx context.Context, name, text string) (inference.Answe
 }
 
 // recorded is the order that promises hang on: recall or begin, send, settle, and only then the answer.
-func (s *Service) recorded(ctx context.Context, m *model, call ledger.Call, p prompt) (inference.Answer, error) {
+func (s *Service) recorded(ctx context.Context, m *model, call ledger.Call, p prompt, uses func(string)) (inference.Answer, error) {
 	if a, ok := s.unsettled.take(call); ok {
 		// What is recorded by then answers: another owner may have been first while the lease was lost.
 		if _, err := s.settle(ctx, m, call, a); err != nil {
@@ -199,7 +210,13 @@ func (s *Service) recorded(ctx context.Context, m *model, call ledger.Call, p pr
 	case ledger.CallInDoubt:
 		s.log.InfoContext(ctx, "model call in doubt, sent again with its key", "model", m.Name, "call", call.Name, "event", call.EventID)
 	}
-	if err := m.gate.wait(ctx); err != nil {
+	if uses != nil {
+		uses(m.host)
+		if d := m.gate.left(); d > 0 { // the step waits for it, with all others that need this server
+			s.abandon(ctx, m, call)
+			return inference.Answer{}, fault.On(m.host, fault.After(d, fault.As(fault.Unavailable, fmt.Errorf("model %s asks to be left alone for another %s", m.Name, d.Round(time.Millisecond)))))
+		}
+	} else if err := m.gate.wait(ctx); err != nil {
 		s.abandon(ctx, m, call) // nothing was sent
 		return inference.Answer{}, fmt.Errorf("wait until model %s takes requests again: %w", m.Name, err)
 	}
@@ -213,6 +230,8 @@ func (s *Service) recorded(ctx context.Context, m *model, call ledger.Call, p pr
 	return s.settle(ctx, m, call, answer)
 }
 
+// failed says what came of a request without an answer. It's named by the server, so that one that is down, or that
+// refuses everything, is told from records that are wrong.
 func (s *Service) failed(ctx context.Context, m *model, call ledger.Call, err error) error {
 	var f *Failure
 	if errors.As(err, &f) {
@@ -220,9 +239,9 @@ func (s *Service) failed(ctx context.Context, m *model, call ledger.Call, err er
 		if f.Ended {
 			s.abandon(ctx, m, call)
 		}
-		err = f.Err
+		err = fault.After(f.After, f.Err)
 	}
-	return fmt.Errorf("ask model %s: %w", m.Name, err)
+	return fault.On(m.host, fmt.Errorf("ask model %s: %w", m.Name, err))
 }
 
 // abandon isn't cut short by its step's context, which may have ended. Where it fails the call stays in doubt, which

@@ -445,8 +445,16 @@ func TestRetryAfterHoldsRequestsBack(t *testing.T) {
 	rec := newMemory()
 	s := newService(t, rec, srv.URL)
 	begun := time.Now()
-	if _, err := s.Infer(t.Context(), call("e1"), "notes", ask("page")); fault.ClassOf(err) != fault.Unavailable {
-		t.Fatalf("error %v", err)
+	if _, err := s.Infer(t.Context(), call("e1"), "notes", ask("page")); fault.ClassOf(err) != fault.Unavailable || fault.AfterOf(err) != time.Second {
+		t.Fatalf("error %v, to wait %s", err, fault.AfterOf(err))
+	}
+	// A step that can tell of it doesn't wait here: its agent does.
+	host := strings.TrimPrefix(srv.URL, "http://")
+	var used string
+	c := call("e2")
+	c.Uses = func(dependency string) { used = dependency }
+	if _, err := s.Infer(t.Context(), c, "notes", ask("other page")); fault.AfterOf(err) <= 0 || fault.DependencyOf(err) != host || used != host {
+		t.Errorf("asks to wait %s for %q: %v; uses %q", fault.AfterOf(err), fault.DependencyOf(err), err, used)
 	}
 	if _, err := s.Infer(t.Context(), call("e1"), "notes", ask("page")); err != nil {
 		t.Fatal(err)
