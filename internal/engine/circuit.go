@@ -157,9 +157,16 @@ func (g *group) interrupts(t *task, err error, last bool) bool {
 			g.endProbe(other, err)
 		}
 	}
-	if b == nil || t.lane.p.leaving || t.over() {
-		g.dropProbe(t)
+	if b == nil {
 		return false
+	}
+	if t.lane.p.leaving || t.over() {
+		g.dropProbe(t)
+		if b.circuit.Closed() {
+			return false
+		}
+		g.giveIn(t)
+		return true
 	}
 	b.told = b.told || slices.Contains(t.uses, b.name)
 	waits := false
