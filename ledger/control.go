@@ -66,20 +66,34 @@ type Control struct {
 
 // Controls are people's hands on agents. Workers look at them with each heartbeat.
 type Controls interface {
-	// SetControl pauses an agent or lets it go on.
+	// SetControl pauses an agent or lets it go on. At isn't read: it's now where Paused changes, and else stays.
 	SetControl(ctx context.Context, c Control) error
 	// Controls lists what was ever set.
 	Controls(ctx context.Context) ([]Control, error)
-	// Rewind moves the progress of a group's partitions to offsets, back or forward; their finished ranges and what
-	// waits in their backlog at or above the offset go. While any of the group's leases is held it's ErrHeld. What the
-	// group applied stays seen, so that a copy is a duplicate, unless again is set: then what it applied at or after
-	// that log time is forgotten, with the sequences of its histories, and will be applied again. Counters go on.
-	// Rows in the outbox stay. It returns how many seen ids were forgotten.
+	// Rewind moves the progress of a group's partitions to offsets, back or forward; their finished ranges, what is
+	// carried of them, and what waits in their backlog at or above the offset go. While any of the group's leases is held
+	// it's ErrHeld; a partition that was never taken is an error.
+	//
+	// What the group applied stays seen, so that a copy is a duplicate, unless again is set: then what it applied at or
+	// after that log time on those partitions is forgotten, with the sequences of its histories, and will be applied
+	// again; a history begins anew with the first of its events that comes. It returns how many seen ids were forgotten.
+	//
+	// Counters go on: a record that is delivered again is counted again. A row that leaves the backlog so was counted as
+	// waiting and isn't any more; as a dead one it stays counted, since it ended so, once. So the counters still add up
+	// to the deliveries that have ended or wait, and Waiting to the rows that aren't dead. Rows in the outbox stay.
 	Rewind(ctx context.Context, group string, to map[Key]int64, again bool, since time.Time) (int64, error)
 	// Route is how many slots the keys of a topic have: the count of partitions that was given first for the topic id.
 	// Slots lead to partitions by slot mod that count, however the topic has grown since.
 	Route(ctx context.Context, topicID [16]byte, topic string, partitions int32) (int32, error)
 }
+
+// ParkedReason begins the reason of a backlog row that died at the head of its aggregate, and of those behind it.
+const ParkedReason = "parked behind"
+
+// GoOnReason begins what Parked says of an aggregate that a new owner lets go on: a dead record of it was released, or
+// what it was parked behind is gone from the backlog, and its first row waits for nothing any more. The first row's own
+// reason follows. Whoever goes through its rows stops at one that is dead and not released.
+const GoOnReason = "goes on"
 
 // Ask is an aggregate about which a person has decided: its partition's owner looks at its backlog anew.
 type Ask struct {
@@ -92,9 +106,9 @@ type WaitQuery struct {
 	Group    string
 	Topic    string
 	Subject  string
-	DeadOnly bool // heads of parked aggregates, and dead records that were put back
-	After    WaitPlace
-	Limit    int // 0: 100
+	DeadOnly bool      // heads of parked aggregates, and dead records that were put back
+	After    WaitPlace // where the last listing ended; zero: from the beginning
+	Limit    int       // 0: 100
 }
 
 // WaitPlace is where a backlog row stands; rows are listed in this order.
@@ -110,8 +124,8 @@ type WaitRow struct {
 	Key   Key
 	Topic string
 	Wait
-	Arrived time.Time
-	Behind  int64 // rows of the same aggregate that wait behind a dead one; 0 for others
+	Arrived time.Time // in the backlog, by the database's clock; zero where that isn't known
+	Behind  int64     // where it's the dead head of its aggregate, released or not: how many rows wait behind it
 }
 
 // Redrives let go on what a dead record holds up. What they decide is done by the lease's owner, present or next, in
@@ -120,14 +134,16 @@ type Redrives interface {
 	// Waits lists backlog rows.
 	Waits(ctx context.Context, q WaitQuery) ([]WaitRow, error)
 	// Redrive releases the dead head of a parked aggregate: it is to be handled again, and what waits behind it after
-	// it. False where the aggregate isn't parked behind a dead record.
+	// it. It counts as dead until then; where it dies again it stays so, parks again and isn't released any more. False
+	// where the aggregate isn't parked behind a dead record, or that one is released already.
 	Redrive(ctx context.Context, key Key, subject string) (bool, error)
-	// Discard drops the dead head of a parked aggregate, which stays counted as dead; what waits behind it goes on.
-	// False where there's none.
+	// Discard drops the dead head of a parked aggregate, which stays counted as dead and takes its place in its history;
+	// what waits behind it goes on. False where there's none, or it is released.
 	Discard(ctx context.Context, key Key, subject string) (bool, error)
-	// Requeue puts a dead record into the backlog that parks nothing, released: it is handled again, alone. It counts as
-	// dead until then. False where the backlog has a row at its offset already, or the record isn't dead (see Dead): so a
-	// letter that was handled since isn't handled once more, however long ago that was and whatever its id is.
+	// Requeue puts a dead record into the backlog that parks nothing, released: it is handled again, alone, also where
+	// its history has gone on without it. It counts as dead until then. False where the backlog has a row at its offset
+	// already, or the record isn't dead (see Dead): so a letter that was handled since isn't handled once more, however
+	// long ago that was and whatever its id is.
 	Requeue(ctx context.Context, key Key, w Wait) (bool, error)
 	// Dead tells, of records of a partition, which were given up and still wait for a person: neither handled since (a
 	// step from the backlog has ended otherwise than dead or waiting) nor discarded, dismissed or rewound over.
@@ -137,6 +153,7 @@ type Redrives interface {
 	Dismiss(ctx context.Context, key Key, offsets ...int64) (int64, error)
 	// Asks lists what was decided about aggregates of the leases that a worker holds, and not answered yet.
 	Asks(ctx context.Context, worker string) ([]Ask, error)
-	// Answer takes asks off the list, once their rows are queued. ErrFenced.
+	// Answer takes asks off the list. Do so before the aggregate's rows are read: then a decision that comes meanwhile is
+	// asked anew, and should the owner end before the rows are handled, Parked tells the next one (GoOnReason). ErrFenced.
 	Answer(ctx context.Context, f Fence, subjects ...string) error
 }

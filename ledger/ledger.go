@@ -326,7 +326,8 @@ type Ledger interface {
 
 	// Outbox reads rows of a lease with seq > after, in order, at most limit.
 	Outbox(ctx context.Context, f Fence, after int64, limit int) ([]Outgoing, error)
-	// Parked lists the subjects of a lease that have rows in the backlog, with the reason of the first.
+	// Parked lists the subjects of a lease that have rows in the backlog, with the reason of the first; it begins with
+	// GoOnReason where the aggregate may go on at once.
 	Parked(ctx context.Context, f Fence) (map[string]string, error)
 	// Backlog reads rows of one subject in the order in which they are to be handled: by sequence where they
 	// have one, else by offset.

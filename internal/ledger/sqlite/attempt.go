@@ -150,6 +150,9 @@ func (a *attempt) step(i int, s *ledger.Step) error {
 	if err := a.wait(l, s, outcome, reason); err != nil {
 		return a.ownError(i, err)
 	}
+	if err := a.noteDead(l, s, outcome); err != nil {
+		return err
+	}
 	a.count(l, s, was.counted, outcome)
 	r.Outcome = outcome
 	return a.putDown(l, s)
@@ -370,15 +373,24 @@ func (a *attempt) wait(l *heldLease, s *ledger.Step, outcome ledger.Outcome, rea
 		}
 		_, err = a.c.exec(qUpdateBacklog, l.id.id, s.Offset, flag, why)
 	case s.FromBacklog:
-		if _, err = a.c.exec(qDeleteBacklog, l.id.id, s.Offset); err == nil && outcome == ledger.Dead {
-			_, err = a.c.exec(qForgetRedriven, l.id.id, s.Offset)
-		}
+		_, err = a.c.exec(qDeleteBacklog, l.id.id, s.Offset)
 	case stays:
 		w := s.Wait
 		var key [sha256.Size]byte
 		key, a.scratch = eventKey(a.scratch, s.Event.Source, s.Event.ID)
 		_, err = a.c.exec(qInsertBacklog, l.id.id, s.Offset, w.Subject, w.Sequence, reason, flag, encodeMessage(w.Message), key[:16],
 			s.Event.Source, stamp(a.db.opts.Now()), int64(0), int64(0))
+	}
+	return err
+}
+
+// noteDead keeps which records are dead and wait for a person.
+func (a *attempt) noteDead(l *heldLease, s *ledger.Step, outcome ledger.Outcome) (err error) {
+	switch {
+	case outcome == ledger.Dead:
+		_, err = a.c.exec(qNoteDead, l.id.id, s.Offset)
+	case s.FromBacklog && outcome != ledger.Waiting:
+		_, err = a.c.exec(qForgetDead, l.id.id, s.Offset)
 	}
 	return err
 }

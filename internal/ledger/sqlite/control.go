@@ -31,29 +31,3 @@ func (db *DB) Rewind(context.Context, string, map[ledger.Key]int64, bool, time.T
 func (db *DB) Route(_ context.Context, _ [16]byte, _ string, partitions int32) (int32, error) {
 	return partitions, nil
 }
-
-// Waits implements ledger.Redrives.
-func (db *DB) Waits(context.Context, ledger.WaitQuery) ([]ledger.WaitRow, error) {
-	return nil, errors.ErrUnsupported
-}
-
-// Redrive implements ledger.Redrives.
-func (db *DB) Redrive(context.Context, ledger.Key, string) (bool, error) {
-	return false, errors.ErrUnsupported
-}
-
-// Discard implements ledger.Redrives.
-func (db *DB) Discard(context.Context, ledger.Key, string) (bool, error) {
-	return false, errors.ErrUnsupported
-}
-
-// Requeue implements ledger.Redrives.
-func (db *DB) Requeue(context.Context, ledger.Key, ledger.Wait) (bool, error) {
-	return false, errors.ErrUnsupported
-}
-
-// Asks implements ledger.Redrives.
-func (db *DB) Asks(context.Context, string) ([]ledger.Ask, error) { return nil, nil }
-
-// Answer implements ledger.Redrives.
-func (db *DB) Answer(context.Context, ledger.Fence, ...string) error { return errors.ErrUnsupported }

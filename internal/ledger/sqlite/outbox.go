@@ -3,16 +3,18 @@ package sqlite
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/swarmlog/swarmlog/internal/fault"
 	"github.com/swarmlog/swarmlog/ledger"
 )
 
 var (
-	qOutbox      = define("SELECT seq, topic, part, message FROM swarmlog_outbox WHERE lease_id = ? AND seq > ? ORDER BY seq LIMIT ?")
-	qNextSubject = define("SELECT subject, reason FROM swarmlog_backlog WHERE lease_id = ? AND subject > ? ORDER BY subject, sequence, position LIMIT 1")
-	qAnySubject  = define("SELECT subject, reason FROM swarmlog_backlog WHERE lease_id = ? ORDER BY subject, sequence, position LIMIT 1")
-	qBacklog     = define("SELECT reason, position, dead, sequence, message, released FROM swarmlog_backlog WHERE lease_id = ? AND subject = ? " +
+	qOutbox           = define("SELECT seq, topic, part, message FROM swarmlog_outbox WHERE lease_id = ? AND seq > ? ORDER BY seq LIMIT ?")
+	qNextSubject      = define("SELECT subject, reason, dead FROM swarmlog_backlog WHERE lease_id = ? AND subject > ? ORDER BY subject, sequence, position LIMIT 1")
+	qAnySubject       = define("SELECT subject, reason, dead FROM swarmlog_backlog WHERE lease_id = ? ORDER BY subject, sequence, position LIMIT 1")
+	qReleasedSubjects = define("SELECT DISTINCT subject FROM swarmlog_backlog WHERE lease_id = ? AND released = 1")
+	qBacklog          = define("SELECT reason, position, dead, sequence, message, released FROM swarmlog_backlog WHERE lease_id = ? AND subject = ? " +
 		"ORDER BY sequence, position LIMIT ?")
 )
 
@@ -46,23 +48,44 @@ func (db *DB) Outbox(ctx context.Context, f ledger.Fence, after int64, limit int
 	return out, err
 }
 
-// Parked implements ledger.Ledger. It takes one look-up per subject, however many rows wait.
+// Parked implements ledger.Ledger. It takes a look-up or two per subject, however many rows wait.
 func (db *DB) Parked(ctx context.Context, f ledger.Fence) (map[string]string, error) {
 	parked := make(map[string]string)
 	err := db.readFenced(ctx, "list parked aggregates", f, func(c *conn, lease int64) error {
 		var subject, reason string
-		found, err := c.first(qAnySubject, func(r row) { subject, reason = r.text(0), r.text(1) }, lease)
+		var dead bool
+		read := func(r row) { subject, reason, dead = r.text(0), r.text(1), r.int(2) != 0 }
+		found, err := c.first(qAnySubject, read, lease)
 		for found && err == nil {
 			parked[subject] = reason
-			found, err = c.first(qNextSubject, func(r row) { subject, reason = r.text(0), r.text(1) }, lease, subject)
+			if !dead && strings.HasPrefix(reason, ledger.ParkedReason) {
+				headed, err := c.first(qHead, func(row) {}, lease, subject)
+				if err != nil {
+					return err
+				}
+				if !headed {
+					parked[subject] = goesOn(reason)
+				}
+			}
+			found, err = c.first(qNextSubject, read, lease, subject)
 		}
-		return err
+		if err != nil {
+			return err
+		}
+		return c.query(qReleasedSubjects, func(r row) error {
+			if reason := parked[r.text(0)]; !strings.HasPrefix(reason, ledger.GoOnReason) {
+				parked[r.text(0)] = goesOn(reason)
+			}
+			return nil
+		}, lease)
 	})
 	if err != nil {
 		return nil, err
 	}
 	return parked, nil
 }
+
+func goesOn(reason string) string { return ledger.GoOnReason + ": " + reason }
 
 // Backlog implements ledger.Ledger.
 func (db *DB) Backlog(ctx context.Context, f ledger.Fence, subject string, limit int) (waits []ledger.Wait, err error) {

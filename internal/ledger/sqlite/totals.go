@@ -14,6 +14,7 @@ import (
 var (
 	qCountOutbox  = define("SELECT count(*) FROM swarmlog_outbox")
 	qCountBacklog = define("SELECT count(*) FROM swarmlog_backlog")
+	qCountParked  = define("SELECT count(*) FROM swarmlog_backlog WHERE dead = 1 AND released = 0")
 )
 
 // Totals implements ledger.Ledger.
@@ -29,6 +30,9 @@ func (db *DB) Totals(ctx context.Context) (t ledger.Totals, err error) {
 			return err
 		}
 		if _, err = c.first(qCountBacklog, func(r row) { t.Waiting = r.int(0) }); err != nil {
+			return err
+		}
+		if _, err = c.first(qCountParked, func(r row) { t.Parked = r.int(0) }); err != nil {
 			return err
 		}
 		_, err = c.first(qCalls, func(r row) {

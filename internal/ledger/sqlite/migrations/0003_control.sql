@@ -60,13 +60,14 @@ CREATE TABLE swarmlog_ask (
 	PRIMARY KEY (lease_id, subject)
 ) STRICT, WITHOUT ROWID;
 
--- Dead records that were released or put back, until they die again: each is taken up once, so that none is handled
--- twice or leaves the count of the dead twice.
-CREATE TABLE swarmlog_redriven (
+-- Dead records that still wait for a person: neither handled since nor discarded, dismissed or rewound over. So none is
+-- put back that was handled, or leaves the count of the dead twice.
+CREATE TABLE swarmlog_dead (
 	lease_id INTEGER NOT NULL,
 	position INTEGER NOT NULL,
 	PRIMARY KEY (lease_id, position)
 ) STRICT, WITHOUT ROWID;
+INSERT INTO swarmlog_dead SELECT lease_id, position FROM swarmlog_backlog WHERE dead = 1;
 
 -- A history that is to be applied again from some time on begins at whatever event comes first: last is -1 then, and
 -- log_time that time. Else they are the last event's. lease_id 0: from before this migration.
