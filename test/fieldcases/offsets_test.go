@@ -2,11 +2,11 @@ package fieldcases
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"sync"
@@ -20,7 +20,6 @@ import (
 	"github.com/swarmlog/swarmlog/internal/app"
 	"github.com/swarmlog/swarmlog/internal/engine"
 	"github.com/swarmlog/swarmlog/internal/killkit"
-	"github.com/swarmlog/swarmlog/internal/ledger/sqlite"
 	"github.com/swarmlog/swarmlog/ledger"
 )
 
@@ -39,62 +38,65 @@ var one = map[string]int32{"in": 1}
 // ledger and in what Kafka's tools see, and all of it is done later.
 func TestR3PolledIsNotProcessedWhenAPartitionIsGivenBack(t *testing.T) {
 	t.Parallel()
-	data := t.TempDir()
-	var running atomic.Int64
-	waiting := engine.Agent{Name: "r", Reads: []string{"in"}, Setup: notes, Handle: func(ctx context.Context, _ event.Event, _ *engine.Step) error {
-		running.Add(1)
-		defer running.Add(-1)
-		<-ctx.Done()
-		return ctx.Err()
-	}}
-	s := start(t, data, one, func(c *app.Config) { c.Drain = 100 * time.Millisecond }, waiting)
-	s.produce(records("in", 10)...)
-	until(t, "all ten are polled", func() bool { return running.Load() == 10 })
-	s.stop()
-	wantProgress(t, data, ledger.Counters{}, 0)
+	everywhere(t, func(t *testing.T, at *place) {
+		at.keep(t)
+		var running atomic.Int64
+		waiting := engine.Agent{Name: "r", Reads: []string{"in"}, Setup: notes, Handle: func(ctx context.Context, _ event.Event, _ *engine.Step) error {
+			running.Add(1)
+			defer running.Add(-1)
+			<-ctx.Done()
+			return ctx.Err()
+		}}
+		s := start(t, at, one, func(c *app.Config) { c.Drain = 100 * time.Millisecond }, waiting)
+		s.produce(records("in", 10)...)
+		until(t, "all ten are polled", func() bool { return running.Load() == 10 })
+		s.stop()
+		wantProgress(t, at, ledger.Counters{}, 0)
 
-	s = start(t, data, one, nil, noter("r", "in"))
-	if at := s.committed("r", "in", 0); at > 0 {
-		t.Errorf("Kafka's tools see offset %d as committed", at)
-	}
-	s.settle()
-	if rows := s.rows(); len(rows) != 10 {
-		t.Errorf("%d effects: %v", len(rows), ids(rows))
-	}
+		s = start(t, at, one, nil, noter("r", "in"))
+		if at := s.committed("r", "in", 0); at > 0 {
+			t.Errorf("Kafka's tools see offset %d as committed", at)
+		}
+		s.settle()
+		if rows := s.rows(); len(rows) != 10 {
+			t.Errorf("%d effects: %v", len(rows), ids(rows))
+		}
+	})
 }
 
 // R4, input 1: of three records in flight the later two finish, and the process is killed. The first one is handled again,
 // and it alone. (Input 2, gaps between offsets, needs a log that was compacted: see docs/field-cases.md.)
 func TestR4FinishedOutOfOrder(t *testing.T) {
 	t.Parallel()
-	data := t.TempDir()
-	check(t, node(t, "R4", data).Kill())
-	wantProgress(t, data, ledger.Counters{Applied: 2}, 0, ledger.Span{From: 1, To: 2})
-	var runs atomic.Int64
-	agent := noter("r", "in")
-	handle := agent.Handle
-	agent.Handle = func(ctx context.Context, e event.Event, s *engine.Step) error {
-		runs.Add(1)
-		return handle(ctx, e, s)
-	}
-	s := start(t, data, one, nil, agent)
-	s.settle()
-	rows := s.rows()
-	if len(rows) != 3 || rows[2].id != "000" || runs.Load() != 1 {
-		t.Errorf("effects %s after %d more runs; expected those of 001 and 002 and then, after one more, that of 000", ids(rows), runs.Load())
-	}
+	everywhere(t, func(t *testing.T, at *place) {
+		at.keep(t)
+		check(t, node(t, "R4", at).Kill())
+		wantProgress(t, at, ledger.Counters{Applied: 2}, 0, ledger.Span{From: 1, To: 2})
+		var runs atomic.Int64
+		agent := noter("r", "in")
+		handle := agent.Handle
+		agent.Handle = func(ctx context.Context, e event.Event, s *engine.Step) error {
+			runs.Add(1)
+			return handle(ctx, e, s)
+		}
+		s := start(t, at, one, nil, agent)
+		s.settle()
+		rows := s.rows()
+		if len(rows) != 3 || rows[2].id != "000" || runs.Load() != 1 {
+			t.Errorf("effects %s after %d more runs; expected those of 001 and 002 and then, after one more, that of 000", ids(rows), runs.Load())
+		}
+	})
 }
 
 // wantProgress reads a stopped swarm's ledger.
-func wantProgress(t *testing.T, data string, c ledger.Counters, next int64, finished ...ledger.Span) {
+func wantProgress(t *testing.T, at *place, c ledger.Counters, next int64, finished ...ledger.Span) {
 	t.Helper()
-	db, err := sqlite.OpenReadOnly(filepath.Join(data, app.LedgerFile))
-	check(t, err)
+	db := at.ledger(t)
 	defer func() { check(t, db.Close()) }()
 	leases, err := db.Leases(t.Context(), "r")
 	check(t, err)
 	for _, l := range leases {
-		if l.Topic != "in" {
+		if l.Topic != at.topic("in") {
 			continue
 		}
 		if l.Counters != c || l.Next != next || !slices.Equal(l.Finished, finished) {
@@ -108,12 +110,14 @@ func wantProgress(t *testing.T, data string, c ledger.Counters, next int64, fini
 // nodeVar makes this binary a node: a swarm in a process that can be killed. It names the case.
 const nodeVar = "SWARMLOG_FIELDCASE"
 
-const dataVar = "SWARMLOG_FIELDCASE_DATA"
+const placeVar = "SWARMLOG_FIELDCASE_PLACE"
 
 // node starts a swarm in a process of its own and returns once it says that it's ready for the kill.
-func node(t *testing.T, name, data string) *killkit.Process {
+func node(t *testing.T, name string, at *place) *killkit.Process {
 	t.Helper()
-	p, err := killkit.Start(t.Context(), killkit.Command{Name: name, Env: []string{nodeVar + "=" + name, dataVar + "=" + data},
+	where, err := json.Marshal(at)
+	check(t, err)
+	p, err := killkit.Start(t.Context(), killkit.Command{Name: name, Env: []string{nodeVar + "=" + name, placeVar + "=" + string(where)},
 		Ready: killkit.Line("now")})
 	check(t, err)
 	return p
@@ -137,7 +141,12 @@ func runNode(name string) error {
 		note(s, e, nil)
 		return nil
 	}}
-	c := config(os.Getenv(dataVar), one, agent)
+	var at place
+	if err := json.Unmarshal([]byte(os.Getenv(placeVar)), &at); err != nil {
+		return err
+	}
+	c := at.config(one, agent)
+	at.rename(&c)
 	c.Logger = slog.New(slog.DiscardHandler)
 	c.Wrap = func(_ string, l ledger.Ledger) ledger.Ledger { return &beating{l, &beats} }
 	a, err := app.Start(ctx, c)
@@ -149,7 +158,7 @@ func runNode(name string) error {
 		if err != nil {
 			return fmt.Errorf("record %d: %w", i, err)
 		}
-		if err := a.Publish(ctx, "in", e); err != nil {
+		if err := a.Publish(ctx, at.topic("in"), e); err != nil {
 			return err
 		}
 	}
@@ -192,61 +201,65 @@ func (b *beating) Beat(ctx context.Context, w ledger.Worker, ttl time.Duration) 
 // R3 b: all is polled, nothing is done, heartbeats and reports of progress go by, and the process is killed.
 func TestR3PolledIsNotProcessedWhenTheProcessIsKilled(t *testing.T) {
 	t.Parallel()
-	data := t.TempDir()
-	check(t, node(t, "R3", data).Kill())
-	wantProgress(t, data, ledger.Counters{}, 0)
-	s := start(t, data, one, nil, noter("r", "in"))
-	s.settle()
-	if rows := s.rows(); len(rows) != 10 {
-		t.Errorf("%d effects: %v", len(rows), ids(rows))
-	}
-	until(t, "Kafka's tools see all of it as done", func() bool { return s.committed("r", "in", 0) == 10 })
+	everywhere(t, func(t *testing.T, at *place) {
+		at.keep(t)
+		check(t, node(t, "R3", at).Kill())
+		wantProgress(t, at, ledger.Counters{}, 0)
+		s := start(t, at, one, nil, noter("r", "in"))
+		s.settle()
+		if rows := s.rows(); len(rows) != 10 {
+			t.Errorf("%d effects: %v", len(rows), ids(rows))
+		}
+		until(t, "Kafka's tools see all of it as done", func() bool { return s.committed("r", "in", 0) == 10 })
+	})
 }
 
 // R3 c: a partition is lost with all of it in flight, and its new owner is done before the old one comes back. Nothing
 // is committed for what was lost, and the new owner's offset is never overwritten.
 func TestR3LostPartitionIsNotCommitted(t *testing.T) {
 	t.Parallel()
-	frozen := &freezer{owner: map[ledger.Key]string{}}
-	release := make(chan struct{})
-	var first, held, late atomic.Int64 // epoch of the first owner, who may have had to take its lease twice
-	agent := engine.Agent{Name: "r", Reads: []string{"in"}, Setup: notes, Handle: func(_ context.Context, e event.Event, s *engine.Step) error {
-		first.CompareAndSwap(0, s.Epoch())
-		if s.Epoch() == first.Load() {
-			held.Add(1)
-			<-release // an owner that doesn't notice
-			late.Add(1)
+	everywhere(t, func(t *testing.T, at *place) {
+		frozen := &freezer{owner: map[ledger.Key]string{}}
+		release := make(chan struct{})
+		var first, held, late atomic.Int64 // epoch of the first owner, who may have had to take its lease twice
+		agent := engine.Agent{Name: "r", Reads: []string{"in"}, Setup: notes, Handle: func(_ context.Context, e event.Event, s *engine.Step) error {
+			first.CompareAndSwap(0, s.Epoch())
+			if s.Epoch() == first.Load() {
+				held.Add(1)
+				<-release // an owner that doesn't notice
+				late.Add(1)
+			}
+			note(s, e, s.Epoch())
+			return nil
+		}}
+		s := start(t, at, one, func(c *app.Config) {
+			c.Workers, c.Wrap = 2, frozen.wrap
+		}, agent)
+		s.produce(records("in", 10)...)
+		until(t, "the first owner has all in flight", func() bool { return held.Load() == 10 })
+		frozen.freeze(t)
+		until(t, "the new owner is done", func() bool { return len(s.rows()) == 10 })
+		until(t, "Kafka's tools see that", func() bool { return s.committed("r", "in", 0) == 10 })
+		close(release)
+		until(t, "the old owner's handlers have ended", func() bool { return late.Load() == 10 })
+		frozen.thaw()
+		s.settle()
+		s.produce(cloudEvent("in", "k", "999", asJSON, []byte(`{}`)))
+		s.settle()
+		rows := s.rows()
+		if len(rows) != 11 {
+			t.Fatalf("%d effects: %v", len(rows), rows)
 		}
-		note(s, e, s.Epoch())
-		return nil
-	}}
-	s := start(t, "", one, func(c *app.Config) {
-		c.Workers, c.Wrap = 2, frozen.wrap
-	}, agent)
-	s.produce(records("in", 10)...)
-	until(t, "the first owner has all in flight", func() bool { return held.Load() == 10 })
-	frozen.freeze(t)
-	until(t, "the new owner is done", func() bool { return len(s.rows()) == 10 })
-	until(t, "Kafka's tools see that", func() bool { return s.committed("r", "in", 0) == 10 })
-	close(release)
-	until(t, "the old owner's handlers have ended", func() bool { return late.Load() == 10 })
-	frozen.thaw()
-	s.settle()
-	s.produce(cloudEvent("in", "k", "999", asJSON, []byte(`{}`)))
-	s.settle()
-	rows := s.rows()
-	if len(rows) != 11 {
-		t.Fatalf("%d effects: %v", len(rows), rows)
-	}
-	for _, r := range rows {
-		if epoch, err := strconv.ParseInt(r.body, 10, 64); err != nil || epoch <= first.Load() {
-			t.Errorf("%s was committed under epoch %s, which had passed", r.id, r.body)
+		for _, r := range rows {
+			if epoch, err := strconv.ParseInt(r.body, 10, 64); err != nil || epoch <= first.Load() {
+				t.Errorf("%s was committed under epoch %s, which had passed", r.id, r.body)
+			}
 		}
-	}
-	until(t, "Kafka's tools see that", func() bool { return s.committed("r", "in", 0) == 11 })
-	if c := s.counters("r"); c != (ledger.Counters{Applied: 11}) {
-		t.Errorf("counters: %+v", c)
-	}
+		until(t, "Kafka's tools see that", func() bool { return s.committed("r", "in", 0) == 11 })
+		if c := s.counters("r"); c != (ledger.Counters{Applied: 11}) {
+			t.Errorf("counters: %+v", c)
+		}
+	})
 }
 
 // freezer lets the leases of the worker that owns a partition run out, and doesn't tell it.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -16,7 +17,6 @@ import (
 
 	"github.com/swarmlog/swarmlog/event"
 	"github.com/swarmlog/swarmlog/internal/app"
-	"github.com/swarmlog/swarmlog/internal/broker"
 	"github.com/swarmlog/swarmlog/internal/engine"
 	"github.com/swarmlog/swarmlog/ledger"
 )
@@ -36,33 +36,34 @@ func TestMain(m *testing.M) {
 type swarm struct {
 	*app.App
 	t      *testing.T
+	at     *place
 	client *kgo.Client
 }
 
-// start starts agents on a folder, or in memory where data is "". Topics are created by name with a number of partitions.
-func start(t *testing.T, data string, topics map[string]int32, change func(*app.Config), agents ...engine.Agent) *swarm {
+// start starts agents at a place. Topics are created by name with a number of partitions.
+func start(t *testing.T, at *place, topics map[string]int32, change func(*app.Config), agents ...engine.Agent) *swarm {
 	t.Helper()
-	c := config(data, topics, agents...)
+	c := at.config(topics, agents...)
 	if change != nil {
 		change(&c)
 	}
+	at.rename(&c)
 	a, err := app.Start(t.Context(), c)
 	check(t, err)
-	s := &swarm{App: a, t: t}
+	s := &swarm{App: a, t: t, at: at}
 	t.Cleanup(s.stop)
 	// Producers of this kind of client put a key where Java's do, unless they're told otherwise.
-	s.client, err = kgo.NewClient(kgo.SeedBrokers(a.BrokerAddr()), kgo.RecordPartitioner(kgo.StickyKeyPartitioner(nil)))
+	s.client, err = kgo.NewClient(s.cluster(), kgo.RecordPartitioner(kgo.StickyKeyPartitioner(nil)))
 	check(t, err)
 	t.Cleanup(s.client.Close)
 	return s
 }
 
-func config(data string, topics map[string]int32, agents ...engine.Agent) app.Config {
-	c := app.Config{Name: "cases", Data: data, InMemory: data == "", Agents: agents, LeaseTime: 600 * time.Millisecond, Drain: 2 * time.Second}
-	for name, partitions := range topics {
-		c.Topics = append(c.Topics, broker.TopicSpec{Name: name, Partitions: partitions})
+func (s *swarm) cluster() kgo.Opt {
+	if s.at.Brokers != nil {
+		return kgo.SeedBrokers(s.at.Brokers...)
 	}
-	return c
+	return kgo.SeedBrokers(s.BrokerAddr())
 }
 
 func check(t *testing.T, err error) {
@@ -82,6 +83,9 @@ func (s *swarm) stop() {
 // produce writes records as they are, in order, and returns where each went.
 func (s *swarm) produce(records ...*kgo.Record) []*kgo.Record {
 	s.t.Helper()
+	for _, r := range records {
+		r.Topic = s.at.topic(r.Topic)
+	}
 	for _, r := range s.client.ProduceSync(s.t.Context(), records...) {
 		check(s.t, r.Err)
 	}
@@ -116,9 +120,10 @@ func (s *swarm) counters(agent string) ledger.Counters {
 // held reads what a topic holds, as a foreign consumer does.
 func (s *swarm) held(topic string) (all []*kgo.Record) {
 	s.t.Helper()
+	topic = s.at.topic(topic)
 	size, err := s.Size(s.t.Context(), topic)
 	check(s.t, err)
-	client, err := kgo.NewClient(kgo.SeedBrokers(s.BrokerAddr()), kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+	client, err := kgo.NewClient(s.cluster(), kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
 	check(s.t, err)
 	defer client.Close()
 	ctx, cancel := context.WithTimeout(s.t.Context(), 20*time.Second)
@@ -136,12 +141,12 @@ func (s *swarm) dead(topic string) []*kgo.Record { return s.held(engine.DeadTopi
 // committed is the group's committed offset of a partition as Kafka's tools see it; -1: none.
 func (s *swarm) committed(agent, topic string, partition int32) int64 {
 	s.t.Helper()
-	offsets, err := kadm.NewClient(s.client).FetchOffsets(s.t.Context(), "cases."+agent)
+	offsets, err := kadm.NewClient(s.client).FetchOffsets(s.t.Context(), s.at.name()+"."+agent)
 	if errors.Is(err, kerr.GroupIDNotFound) {
 		return -1
 	}
 	check(s.t, err)
-	if o, ok := offsets.Lookup(topic, partition); ok {
+	if o, ok := offsets.Lookup(s.at.topic(topic), partition); ok {
 		return o.At
 	}
 	return -1
@@ -171,12 +176,19 @@ const asJSON = "application/json"
 
 // notes is an agent's table: what it did, in the order of commits.
 func notes(ctx context.Context, tx ledger.Tx) error {
-	_, err := tx.Exec(ctx, `CREATE TABLE IF NOT EXISTS note (n INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL, subject TEXT NOT NULL, body TEXT)`)
+	number := "INTEGER PRIMARY KEY AUTOINCREMENT"
+	if tx.Dialect() == "postgres" {
+		number = "BIGSERIAL PRIMARY KEY"
+	}
+	_, err := tx.Exec(ctx, `CREATE TABLE IF NOT EXISTS note (n `+number+`, id TEXT NOT NULL, subject TEXT NOT NULL, body TEXT)`)
 	return err
 }
 
 // note is an effect that writes a row.
 func note(s *engine.Step, e event.Event, body any) {
+	if n, ok := body.(int64); ok {
+		body = strconv.FormatInt(n, 10) // PostgreSQL puts no number into a text
+	}
 	s.Tx(func(ctx context.Context, tx ledger.Tx) error {
 		_, err := tx.Exec(ctx, `INSERT INTO note (id, subject, body) VALUES ($1, $2, $3)`, e.ID, e.Subject, body)
 		return err
