@@ -32,17 +32,18 @@ type attempt struct {
 	now        looked
 	pending    pending
 	committing bool
+	xid        string   // its transaction's number, on this timeline
+	timeline   string   //
 	verdict    *verdict // of a COMMIT whose outcome was unknown and is known now
 
 	watched
 }
 
-// heldLease is a lease as the transaction will leave it.
+// heldLease is a lease as the transaction will leave it; its fence is the one that was found.
 type heldLease struct {
 	foundLease
-	fence  ledger.Fence // that was asked for
-	fenced error
-	dirty  bool
+	key   ledger.Key // also where no row was found
+	dirty bool
 }
 
 // looked is what the transaction knows of the tables, as its steps leave them.
@@ -50,6 +51,7 @@ type looked struct {
 	seen      map[seenKey]*seenRow
 	histories map[historyKey]*history
 	rows      map[rowKey]*waitRow
+	carried   map[carriedKey]bool
 }
 
 type seenKey struct {
@@ -89,6 +91,7 @@ type waitRow struct {
 	reason       string       // "" where it stays
 	wait         *ledger.Wait // of a new one
 	event        [16]byte     // of a new one
+	history      []byte       // of a new one
 }
 
 // stepFailure is the error of an attempt that one step is to blame for.
@@ -102,7 +105,7 @@ func (f *stepFailure) Unwrap() error { return f.err }
 
 func newAttempt(ctx context.Context, db *DB, l *link, b *ledger.Batch, failed []error, strict bool) *attempt {
 	a := &attempt{db: db, link: l, batch: b, failed: failed, strict: strict, results: make([]ledger.Result, len(b.Steps))}
-	a.now = looked{make(map[seenKey]*seenRow), make(map[historyKey]*history), make(map[rowKey]*waitRow)}
+	a.now = looked{make(map[seenKey]*seenRow), make(map[historyKey]*history), make(map[rowKey]*waitRow), make(map[carriedKey]bool)}
 	a.ctx, a.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	return a
 }
@@ -135,7 +138,7 @@ func (a *attempt) run() error {
 		}
 	}
 	for _, p := range a.batch.Published {
-		if l := a.lease(p.Fence); l.fenced == nil { // else the new owner publishes them again
+		if l := a.lease(p.Fence.Key); a.holds(l, p.Fence) { // else the new owner publishes them again
 			a.pending.published = append(a.pending.published, published{l.id, p.From, p.To})
 		}
 	}
@@ -164,23 +167,32 @@ func (a *attempt) open() error {
 	if err := send(ctx, a.link.conn(), b); err != nil {
 		return err
 	}
-	add := func(f ledger.Fence) {
-		if a.lease(f) != nil {
-			return
+	for _, k := range keys {
+		l := found[k]
+		l.Key = k
+		if err := a.db.memory.check(l); err != nil {
+			return err
 		}
-		h := &heldLease{foundLease: found[f.Key], fence: f}
-		if h.Fence != f && !(h.id != 0 && sabotage.Is(sabotage.NoFence)) {
-			h.fenced = errFenced(f, h.Lease)
-		}
-		a.leases = append(a.leases, h)
+		a.leases = append(a.leases, &heldLease{foundLease: l, key: k})
 	}
-	for _, s := range a.batch.Steps {
-		add(s.Fence)
+	return a.lookForCarried()
+}
+
+// holds tells whether a fence is a lease's present one.
+func (a *attempt) holds(l *heldLease, f ledger.Fence) bool {
+	return holds(l.foundLease, f) || l.id != 0 && sabotage.Is(sabotage.NoFence)
+}
+
+// fenced is the error of a step that must not commit: its lease has moved on, or nobody left it to its worker.
+func (a *attempt) fenced(s *ledger.Step) error {
+	l := a.lease(s.Fence.Key)
+	switch {
+	case !s.Carried && a.holds(l, s.Fence), s.Carried && a.now.carried[carriedKeyOf(l, s)]:
+		return nil
+	case s.Carried:
+		return errNotCarried(s.Fence, s.Offset)
 	}
-	for _, p := range a.batch.Published {
-		add(p.Fence)
-	}
-	return nil
+	return errFenced(s.Fence, l.Lease)
 }
 
 // leaseKeys are the keys of a batch's leases, each once.
@@ -200,10 +212,10 @@ func leaseKeys(b *ledger.Batch) []ledger.Key {
 	return keys
 }
 
-func (a *attempt) lease(f ledger.Fence) *heldLease {
-	for j := len(a.leases) - 1; j >= 0; j-- {
-		if a.leases[j].fence == f {
-			return a.leases[j]
+func (a *attempt) lease(k ledger.Key) *heldLease {
+	for _, l := range a.leases {
+		if l.key == k {
+			return l
 		}
 	}
 	return nil
@@ -211,14 +223,14 @@ func (a *attempt) lease(f ledger.Fence) *heldLease {
 
 func (a *attempt) step(i int, s *ledger.Step) error {
 	r := &a.results[i]
-	l := a.lease(s.Fence)
-	if l.fenced != nil {
-		r.Err = l.fenced
+	l := a.lease(s.Fence.Key)
+	if r.Err = a.fenced(s); r.Err != nil {
 		return nil //nolint:nilerr // told in the step's result
 	}
 	before, handled := a.handled(l, s)
 	if handled {
 		r.Outcome = ledger.Duplicate
+		a.finish(l, s)
 		return nil
 	}
 	outcome, reason, err := a.decide(l, s)
@@ -233,6 +245,7 @@ func (a *attempt) step(i int, s *ledger.Step) error {
 	}
 	a.wait(l, s, outcome, reason)
 	count(l, s, before, outcome)
+	a.finish(l, s)
 	r.Outcome = outcome
 	return nil
 }
@@ -256,7 +269,7 @@ func (a *attempt) handled(l *heldLease, s *ledger.Step) (before ledger.Outcome, 
 // decide tells how the record ends: as the step says, or as a copy, or behind a gap in its sequence.
 func (a *attempt) decide(l *heldLease, s *ledger.Step) (ledger.Outcome, string, error) {
 	switch {
-	case s.Outcome == ledger.Waiting || s.Outcome == ledger.Duplicate:
+	case !settles(s):
 		return s.Outcome, "", nil
 	case s.Event.Sequence > 0:
 		return a.inSequence(l, s)
@@ -267,6 +280,12 @@ func (a *attempt) decide(l *heldLease, s *ledger.Step) (ledger.Outcome, string, 
 	return s.Outcome, "", nil
 }
 
+// settles tells whether a step's outcome is the group's last word on its event. One that was found where its key doesn't
+// lead comes again where it does.
+func settles(s *ledger.Step) bool {
+	return s.Outcome != ledger.Waiting && s.Outcome != ledger.Duplicate && s.Outcome != ledger.Misrouted
+}
+
 // asksSeen tells whether a step's event is told from its copies by seen.
 func asksSeen(s *ledger.Step) bool {
 	return s.Outcome == ledger.Applied && s.Event.Sequence == 0 && !s.Event.Positional
@@ -274,7 +293,7 @@ func asksSeen(s *ledger.Step) bool {
 
 // asksHistory tells whether it's told by its place in its history.
 func asksHistory(s *ledger.Step) bool {
-	return s.Event.Sequence > 0 && s.Outcome != ledger.Waiting && s.Outcome != ledger.Duplicate
+	return s.Event.Sequence > 0 && settles(s)
 }
 
 func historyOf(l *heldLease, s *ledger.Step) historyKey {
@@ -288,7 +307,7 @@ func (a *attempt) inSequence(l *heldLease, s *ledger.Step) (ledger.Outcome, stri
 	switch {
 	case e.Sequence <= h.last:
 		return ledger.Duplicate, "", nil
-	case e.Sequence == h.last+1:
+	case e.Sequence == h.last+1, h.last == anywhere:
 		if !parks(s) {
 			h.last = e.Sequence
 		}
@@ -298,6 +317,9 @@ func (a *attempt) inSequence(l *heldLease, s *ledger.Step) (ledger.Outcome, stri
 	}
 	return ledger.Waiting, fmt.Sprintf("%s: event %d came before event %d", ledger.GapReason, e.Sequence, h.last+1), nil
 }
+
+// anywhere is how far a history got that was rewound: its next event is the first that comes.
+const anywhere = -1
 
 // parks tells whether a step leaves its dead record at the head of its aggregate.
 func parks(s *ledger.Step) bool { return s.Outcome == ledger.Dead && s.Wait != nil && s.Wait.Dead }
@@ -359,6 +381,10 @@ func (a *attempt) wait(l *heldLease, s *ledger.Step, outcome ledger.Outcome, rea
 		}
 		row.changed, row.present, row.dead, row.reason, row.wait = true, true, dead, reason, s.Wait
 		row.event = eventKey(s.Event.Source, s.Event.ID)
+		if s.Event.Sequence > 0 {
+			k := hash(s.Event.Source, s.Event.Subject)
+			row.history = k[:]
+		}
 	}
 }
 

@@ -25,6 +25,9 @@ func (db *DB) Commit(ctx context.Context, b *ledger.Batch) ([]ledger.Result, err
 		return nil, fmt.Errorf("%s: %w", what, err)
 	}
 	defer db.turns.leave(keys)
+	if err := db.memory.gone(); err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
 	if err := db.settleKeys(ctx, keys); err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)
 	}
@@ -57,6 +60,7 @@ func (db *DB) insist(ctx context.Context, l *link, b *ledger.Batch, failed []err
 		var f *stepFailure
 		switch {
 		case err == nil:
+			a.remember()
 			return a.results, nil
 		case errors.As(err, &f):
 			failed[f.step] = f.err
@@ -65,6 +69,8 @@ func (db *DB) insist(ctx context.Context, l *link, b *ledger.Batch, failed []err
 			return nil, fmt.Errorf("%w: %w", ledger.ErrUnknown, err)
 		case conflict(err) && conflicts < attempts:
 			conflicts++
+		case errors.Is(err, errOwn):
+			return nil, err
 		case !strict && code(err) != "" && !outage(code(err)) && (a.committing || dataError(err)):
 			strict = true // somebody's step is to blame: find it
 		default:
@@ -81,7 +87,7 @@ func (db *DB) insist(ctx context.Context, l *link, b *ledger.Batch, failed []err
 func invalid(s *ledger.Step) error {
 	what := ""
 	switch {
-	case s.Outcome < ledger.Applied || s.Outcome > ledger.Waiting:
+	case s.Outcome < ledger.Applied || s.Outcome > ledger.Misrouted:
 		what = "it has no outcome"
 	case s.From < 0 || s.Offset < s.From && !s.FromBacklog:
 		what = "its range is empty"
@@ -125,6 +131,15 @@ func size(m event.Message) int {
 type verdict struct {
 	committed bool
 	results   []ledger.Result
+}
+
+// remember keeps what the COMMIT was acknowledged to have left.
+func (a *attempt) remember() {
+	for _, l := range a.leases {
+		if l.dirty {
+			a.db.memory.keep(l.key, l.Epoch, l.commits+1)
+		}
+	}
 }
 
 // lose notes an attempt whose COMMIT has an unknown outcome, and closes its connection.
@@ -180,7 +195,7 @@ func (db *DB) settleKeys(ctx context.Context, keys []ledger.Key) error {
 func (a *attempt) touches(keys []ledger.Key) bool {
 	for _, l := range a.leases {
 		for _, k := range keys {
-			if l.fence.Key == k {
+			if l.key == k {
 				return true
 			}
 		}
@@ -189,13 +204,13 @@ func (a *attempt) touches(keys []ledger.Key) bool {
 }
 
 // settle reads back whether an attempt's COMMIT happened, under the locks of its leases: so a transaction that is
-// still open somewhere has ended first, by its COMMIT or by its time-out. Each lease counts the commits that changed
-// it, and nobody but its owner of that epoch has, or else the epoch tells.
+// still open somewhere has ended first, by its COMMIT or by its time-out.
 func (db *DB) settle(ctx context.Context, a *attempt) error {
 	if a.verdict != nil {
 		return nil
 	}
 	now := make(map[ledger.Key]foundLease)
+	status := ""
 	err := db.own(ctx, func(ctx context.Context, c *pgx.Conn) error {
 		clear(now)
 		keys := leaseKeys(a.batch)
@@ -209,7 +224,7 @@ func (db *DB) settle(ctx context.Context, a *attempt) error {
 		b.Queue(db.sql[qLockLeases], names, topics, parts).Query(func(rows pgx.Rows) error {
 			return collect(rows, scanLease, func(l foundLease) { now[l.Key] = l })
 		})
-		b.Queue("SELECT pg_is_in_recovery()").QueryRow(func(r pgx.Row) error { return r.Scan(&standby) })
+		b.Queue(db.sql[qOutcome], a.timeline, a.xid).QueryRow(func(r pgx.Row) error { return r.Scan(&standby, &status) })
 		b.Queue("ROLLBACK")
 		if err := send(ctx, c, b); err != nil {
 			return err
@@ -222,41 +237,62 @@ func (db *DB) settle(ctx context.Context, a *attempt) error {
 	if err != nil {
 		return err
 	}
-	a.verdict, err = a.judge(now)
+	if a.verdict, err = a.judge(now, status); err == nil && a.verdict.committed {
+		a.remember()
+	}
 	return err
 }
 
-// judge compares the leases with what the attempt found and would have left.
-func (a *attempt) judge(now map[ledger.Key]foundLease) (*verdict, error) {
-	happened, known := false, false
-	moved := make(map[ledger.Fence]error)
+// qOutcome asks what became of a transaction by its number, which means something on its own timeline alone: "" where
+// that can't be told.
+var qOutcome = define("SELECT pg_is_in_recovery(), coalesce(CASE WHEN " + timeline + " = $1 AND $2::text::xid8 < pg_snapshot_xmax(pg_current_snapshot()) " +
+	"THEN pg_xact_status($2::text::xid8) END, '')")
+
+// judge compares the leases with what the attempt found and would have left. Each lease counts the commits that changed
+// it; where it counts more by now, those may be others', of steps that they carry or under a later epoch.
+func (a *attempt) judge(now map[ledger.Key]foundLease, status string) (*verdict, error) {
+	dirty := false
 	for _, l := range a.leases {
-		n, found := now[l.fence.Key]
+		n := now[l.key]
 		switch {
 		case !l.dirty:
 			continue
-		case !found || n.commits < l.commits:
-			return nil, fault.Fatalf("lease of %s on %s/%d has %d commits and had %d: the database went back, by a fail-over that lost "+
-				"commits or a restored backup; stop, and run swarmlog recover", l.Group, l.Topic, l.Partition, n.commits, l.commits)
+		case n.commits < l.commits:
+			return nil, a.db.memory.lose(errBack("lease of %s on %s/%d has %d commits and had %d", l.Group, l.Topic, l.Partition, n.commits, l.commits))
 		case n.commits == l.commits:
 			return &verdict{}, nil // one lease tells for all
-		case n.Fence == l.fence:
-			happened, known = true, true
-		default:
-			moved[l.fence] = errFenced(l.fence, n.Lease)
 		}
+		dirty = true
 	}
-	if !happened && len(moved) == 0 {
-		return &verdict{}, nil // it held nothing but repeats and deletions, and may be committed again
+	switch {
+	case !dirty || status == "aborted": // or it held nothing but repeats and deletions, and may be committed again
+		return &verdict{}, nil
+	case status == "in progress": // it has let go of its leases, and so has ended, or never had them
+		return nil, environment("ask after a commit", errors.New("its transaction is still open"))
+	case status == "committed":
+		return &verdict{committed: true, results: a.results}, nil
 	}
+	return a.judgeByProgress(now), nil
+}
+
+// judgeByProgress is for a server that can't tell any more, as after a fail-over. A step under a fence that stands has
+// finished its offset, or nobody has: this process alone could, and it settles one commit before the next. Of the rest
+// nobody knows: its owners began with what it has left, if anything, and so it counts as fenced.
+func (a *attempt) judgeByProgress(now map[ledger.Key]foundLease) *verdict {
 	v := &verdict{committed: true, results: a.results}
-	if !known {
-		// Others have committed under all its leases since. They began with what it has left, if anything.
-		for i, s := range a.batch.Steps {
-			if err := moved[s.Fence]; err != nil && v.results[i].Err == nil {
-				v.results[i] = ledger.Result{Err: err}
-			}
+	stands := func(s *ledger.Step) bool { return !s.Carried && holds(now[s.Fence.Key], s.Fence) }
+	for i, s := range a.batch.Steps {
+		if r := a.results[i]; r.Err == nil && r.Outcome != ledger.Duplicate && !s.FromBacklog && stands(s) {
+			n := now[s.Fence.Key]
+			v.committed = s.Offset < n.Next || n.Finished.Contains(s.Offset)
+			return v
 		}
 	}
-	return v, nil
+	for i, s := range a.batch.Steps {
+		if v.results[i].Err == nil {
+			v.results[i] = ledger.Result{Err: fmt.Errorf("%w: what became of offset %d of %s on partition %d can't be told after a fail-over: take the lease again",
+				ledger.ErrFenced, s.Offset, s.Fence.Group, s.Fence.Partition)}
+		}
+	}
+	return v
 }

@@ -2,76 +2,176 @@ package postgres
 
 import (
 	"context"
-	"errors"
+	"fmt"
+	"maps"
+	"slices"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
+	"github.com/swarmlog/swarmlog/internal/fault"
 	"github.com/swarmlog/swarmlog/ledger"
 )
 
-// Claim implements ledger.Handovers.
-func (db *DB) Claim(context.Context, ledger.Key, string, string, int64, time.Duration, int64) (ledger.Lease, error) {
-	return ledger.Lease{}, errors.ErrUnsupported
-}
+var (
+	qSetControl = define("INSERT INTO {}control (group_name, paused, reason, at) VALUES ($1, $2, $3, {now}) " +
+		"ON CONFLICT (group_name) DO UPDATE SET paused = excluded.paused, reason = excluded.reason, at = excluded.at")
+	qControls = define(`SELECT group_name, paused, reason, at FROM {}control ORDER BY group_name COLLATE "C"`)
 
-// Pass implements ledger.Handovers.
-func (db *DB) Pass(context.Context, ledger.Fence, string, []ledger.Carried, time.Duration) error {
-	return errors.ErrUnsupported
-}
+	qRoute    = define("SELECT slots FROM {}route WHERE topic_id = $1")
+	qSetRoute = define("INSERT INTO {}route (topic_id, topic, slots) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING")
 
-// Progress implements ledger.Handovers.
-func (db *DB) Progress(context.Context, ledger.Fence) (ledger.Lease, error) {
-	return ledger.Lease{}, errors.ErrUnsupported
-}
-
-// PutDown implements ledger.Handovers.
-func (db *DB) PutDown(context.Context, ledger.Fence, ...int64) error { return errors.ErrUnsupported }
-
-// SetPlan implements ledger.Plans.
-func (db *DB) SetPlan(context.Context, ledger.Fence, []ledger.Want) error {
-	return errors.ErrUnsupported
-}
-
-// Plan implements ledger.Plans.
-func (db *DB) Plan(context.Context) ([]ledger.Want, error) { return nil, nil }
+	qTouchGroup = define("SELECT l.id FROM {}lease l JOIN {}agent_group g ON g.id = l.group_id WHERE g.name = $1 ORDER BY l.id FOR UPDATE OF l")
+	// A lease that nobody has had yet begins where it's put.
+	qLeaseToRewind = define("INSERT INTO {}lease (group_id, topic_id, part, topic, owner, epoch, taken, expires, next, seq, applied, duplicate, refused, skipped, " +
+		"ignored, dead, waiting, last_time, last_crc, commits) SELECT g.id, $2, $3, coalesce((SELECT min(o.topic) FROM {}lease o WHERE o.topic_id = $2), ''), " +
+		"'', 0, 0, 0, $4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 FROM {}agent_group g WHERE g.name = $1 ON CONFLICT DO NOTHING")
+	qDropWaits = define("WITH d AS (DELETE FROM {}backlog WHERE lease_id = $1 AND position >= $2 RETURNING dead) SELECT count(*) FROM d WHERE NOT dead")
+	// The epoch rises, so that an owner whose time is over and who comes back commits nothing that was read before.
+	qRewind = define("UPDATE {}lease SET owner = '', expires = 0, epoch = epoch + 1, next = $2, finished = NULL, last_crc = 0, waiting = waiting - $3, " +
+		"passed_to = '', passed_until = 0 WHERE id = $1")
+	qDropAllCarried   = define("DELETE FROM {}carried WHERE lease_id = $1")
+	qForgetApplied    = define("DELETE FROM {}seen s USING {}agent_group g WHERE g.name = $1 AND s.group_id = g.id AND s.log_time >= $2")
+	qForgetHistories  = define("UPDATE {}history h SET last = $2 FROM {}agent_group g WHERE g.name = $1 AND h.group_id = g.id AND h.last <> $2")
+	microsBeforeTimes = int64(-1 << 62)
+)
 
 // SetControl implements ledger.Controls.
-func (db *DB) SetControl(context.Context, ledger.Control) error { return errors.ErrUnsupported }
+func (db *DB) SetControl(ctx context.Context, c ledger.Control) error {
+	err := db.own(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, db.sql[qSetControl], c.Group, c.Paused, text(c.Reason))
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("write what is wanted of %s: %w", c.Group, err)
+	}
+	return nil
+}
 
 // Controls implements ledger.Controls.
-func (db *DB) Controls(context.Context) ([]ledger.Control, error) { return nil, nil }
-
-// Rewind implements ledger.Controls.
-func (db *DB) Rewind(context.Context, string, map[ledger.Key]int64, bool, time.Time) (int64, error) {
-	return 0, errors.ErrUnsupported
+func (db *DB) Controls(ctx context.Context) (controls []ledger.Control, err error) {
+	err = db.own(ctx, func(ctx context.Context, c *pgx.Conn) error {
+		controls = nil
+		rows, err := c.Query(ctx, db.sql[qControls])
+		if err != nil {
+			return err
+		}
+		return collect(rows, func(r pgx.CollectableRow) (c ledger.Control, err error) {
+			err = r.Scan(&c.Group, &c.Paused, &c.Reason, int64Time{&c.At})
+			return c, err
+		}, func(c ledger.Control) { controls = append(controls, c) })
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read what is wanted of agents: %w", err)
+	}
+	return controls, nil
 }
 
 // Route implements ledger.Controls.
-func (db *DB) Route(_ context.Context, _ [16]byte, _ string, partitions int32) (int32, error) {
-	return partitions, nil
+func (db *DB) Route(ctx context.Context, topicID [16]byte, topic string, partitions int32) (slots int32, err error) {
+	if partitions < 1 {
+		return 0, fault.Fatalf("route keys of topic %s: it has %d partitions", topic, partitions)
+	}
+	err = db.own(ctx, func(ctx context.Context, c *pgx.Conn) error {
+		read := func() error {
+			rows, err := c.Query(ctx, db.sql[qRoute], topicID)
+			if err != nil {
+				return err
+			}
+			return collect(rows, pgx.RowTo[int32], func(n int32) { slots = n })
+		}
+		if err := read(); err != nil || slots > 0 {
+			return err
+		}
+		if _, err := c.Exec(ctx, db.sql[qSetRoute], topicID, topic, partitions); err != nil {
+			return err
+		}
+		return read() // another may have been faster
+	})
+	if err != nil {
+		return 0, fmt.Errorf("route keys of topic %s: %w", topic, err)
+	}
+	return slots, nil
 }
 
-// Waits implements ledger.Redrives.
-func (db *DB) Waits(context.Context, ledger.WaitQuery) ([]ledger.WaitRow, error) {
-	return nil, errors.ErrUnsupported
+// Rewind implements ledger.Controls. It has no limit of time but ctx: it may forget many rows.
+func (db *DB) Rewind(ctx context.Context, group string, to map[ledger.Key]int64, again bool, since time.Time) (forgotten int64, err error) {
+	for k, offset := range to {
+		if k.Group != group || offset < 0 {
+			return 0, fault.Fatalf("rewind %s: partition %d of %q to offset %d: name its own partitions, and offsets from 0", group, k.Partition, k.Group, offset)
+		}
+	}
+	err = db.ownWithin(ctx, pruneLimit, func(ctx context.Context, c *pgx.Conn) error {
+		leases, err := db.touchGroup(ctx, c, group, to)
+		if err != nil {
+			return err
+		}
+		for _, k := range slices.SortedFunc(maps.Keys(to), func(x, y ledger.Key) int { return int(leases[x].id) - int(leases[y].id) }) {
+			if err := db.rewind(ctx, c, leases[k].id, to[k]); err != nil {
+				return err
+			}
+		}
+		if again {
+			if forgotten, err = db.forgetApplied(ctx, c, group, since); err != nil {
+				return err
+			}
+		}
+		return db.commit(c)
+	})
+	if err != nil {
+		return 0, fmt.Errorf("rewind %s: %w", group, err)
+	}
+	return forgotten, nil
 }
 
-// Redrive implements ledger.Redrives.
-func (db *DB) Redrive(context.Context, ledger.Key, string) (bool, error) {
-	return false, errors.ErrUnsupported
+// touchGroup locks all leases of a group, of which none may be held, with those that are to be rewound and aren't
+// there yet.
+func (db *DB) touchGroup(ctx context.Context, c *pgx.Conn, group string, to map[ledger.Key]int64) (map[ledger.Key]foundLease, error) {
+	leases := make(map[ledger.Key]foundLease)
+	var held error
+	b := &pgx.Batch{}
+	db.open(b, inSetup)
+	b.Queue(db.sql[qInsertGroup], group)
+	for k, offset := range to {
+		b.Queue(db.sql[qLeaseToRewind], group, k.TopicID, k.Partition, offset)
+	}
+	b.Queue(db.sql[qTouchGroup], group)
+	b.Queue(db.sql[qLeasesOf], group).Query(func(rows pgx.Rows) error {
+		return collect(rows, scanLease, func(l foundLease) {
+			leases[l.Key] = l
+			if l.Held && held == nil {
+				held = fmt.Errorf("%w: %s has %s/%d until %s: pause the agent, or stop its workers", ledger.ErrHeld, l.Owner, l.Topic, l.Partition, l.Expires.Format(time.RFC3339))
+			}
+		})
+	})
+	if err := send(ctx, c, b); err != nil {
+		return nil, err
+	}
+	return leases, held
 }
 
-// Discard implements ledger.Redrives.
-func (db *DB) Discard(context.Context, ledger.Key, string) (bool, error) {
-	return false, errors.ErrUnsupported
+func (db *DB) rewind(ctx context.Context, c *pgx.Conn, lease int32, offset int64) error {
+	var waited int64
+	if err := c.QueryRow(ctx, db.sql[qDropWaits], lease, offset).Scan(&waited); err != nil {
+		return err
+	}
+	b := &pgx.Batch{}
+	b.Queue(db.sql[qRewind], lease, offset, waited)
+	b.Queue(db.sql[qDropAllCarried], lease)
+	return send(ctx, c, b)
 }
 
-// Requeue implements ledger.Redrives.
-func (db *DB) Requeue(context.Context, ledger.Key, ledger.Wait) (bool, error) {
-	return false, errors.ErrUnsupported
+// forgetApplied forgets what a group applied at or after a log time. Of its histories nobody knows how far they were
+// then, so each goes on at the first event that comes.
+func (db *DB) forgetApplied(ctx context.Context, c *pgx.Conn, group string, since time.Time) (int64, error) {
+	from := microsBeforeTimes
+	if !since.IsZero() {
+		from = stamp(since)
+	}
+	tag, err := c.Exec(ctx, db.sql[qForgetApplied], group, from)
+	if err != nil {
+		return 0, err
+	}
+	_, err = c.Exec(ctx, db.sql[qForgetHistories], group, int64(anywhere))
+	return tag.RowsAffected(), err
 }
-
-// Asks implements ledger.Redrives.
-func (db *DB) Asks(context.Context, string) ([]ledger.Ask, error) { return nil, nil }
-
-// Answer implements ledger.Redrives.
-func (db *DB) Answer(context.Context, ledger.Fence, ...string) error { return errors.ErrUnsupported }

@@ -53,7 +53,7 @@ func environmental(err error) bool {
 
 // environment marks an error as environmental, gives it a class, and says what to do.
 func environment(op string, err error) error {
-	if errors.Is(err, errClosed) || errors.Is(err, context.Canceled) || environmental(err) {
+	if errors.Is(err, errClosed) || errors.Is(err, context.Canceled) || errors.Is(err, errOwn) || environmental(err) {
 		return fmt.Errorf("%s: %w", op, err)
 	}
 	err = &environmentError{err}

@@ -21,13 +21,15 @@ var (
 		"WHERE h.group_id = k.group_id AND h.history = k.history AND h.last = k.was")
 	qInsertOutbox  = define("INSERT INTO {}outbox (lease_id, seq, topic, part, message) SELECT * FROM unnest($1::integer[], $2::bigint[], $3::text[], $4::integer[], $5::bytea[])")
 	qDeleteOutbox  = define("DELETE FROM {}outbox WHERE lease_id = $1 AND seq BETWEEN $2 AND $3")
-	qInsertBacklog = define("INSERT INTO {}backlog (lease_id, position, sequence, subject_key, subject, reason, dead, event, message) " +
-		"SELECT * FROM unnest($1::integer[], $2::bigint[], $3::bigint[], $4::uuid[], $5::bytea[], $6::text[], $7::boolean[], $8::uuid[], $9::bytea[])")
-	qUpdateBacklog = define("UPDATE {}backlog b SET dead = k.dead, reason = CASE WHEN k.reason = '' THEN b.reason ELSE k.reason END " +
+	qInsertBacklog = define("INSERT INTO {}backlog (lease_id, position, sequence, subject_key, subject, reason, dead, event, message, history, arrived) " +
+		"SELECT k.*, {now} FROM unnest($1::integer[], $2::bigint[], $3::bigint[], $4::uuid[], $5::bytea[], $6::text[], $7::boolean[], $8::uuid[], $9::bytea[], $10::bytea[]) k")
+	qUpdateBacklog = define("UPDATE {}backlog b SET dead = k.dead, released = false, reason = CASE WHEN k.reason = '' THEN b.reason ELSE k.reason END " +
 		"FROM unnest($1::integer[], $2::bigint[], $3::boolean[], $4::text[]) k (lease_id, position, dead, reason) WHERE b.lease_id = k.lease_id AND b.position = k.position")
 	qDeleteBacklog = define("DELETE FROM {}backlog b USING unnest($1::integer[], $2::bigint[]) k (lease_id, position) WHERE b.lease_id = k.lease_id AND b.position = k.position")
 	qSaveLease     = define("UPDATE {}lease SET next = $2, finished = $3, seq = $4, applied = $5, duplicate = $6, refused = $7, skipped = $8, ignored = $9, " +
-		"dead = $10, waiting = $11, last_time = $12, last_crc = $13, commits = $14 WHERE id = $1")
+		"dead = $10, waiting = $11, misrouted = $12, last_time = $13, last_crc = $14, commits = $15 WHERE id = $1")
+	// A cancelled wait for the stand-by would count as a commit that it has.
+	qBeforeCommit = define("SELECT set_config('statement_timeout', '0', true), pg_current_xact_id()::text, " + timeline)
 )
 
 const (
@@ -41,6 +43,7 @@ const (
 type pending struct {
 	outbox    []outRow
 	published []published
+	carried   []rowKey // that are carried no more
 }
 
 type outRow struct {
@@ -91,8 +94,7 @@ func (a *attempt) flush(last bool) error {
 		}
 	}
 	if last {
-		// A cancelled wait for the stand-by would count as a commit that it has.
-		b.Queue("SELECT set_config('statement_timeout', '0', true)")
+		b.Queue(a.db.sql[qBeforeCommit]).QueryRow(func(r pgx.Row) error { return r.Scan(nil, &a.xid, &a.timeline) })
 	}
 	ctx, cancel := a.limited()
 	defer cancel()
@@ -185,7 +187,23 @@ func (a *attempt) writeOutbox(b *pgx.Batch) {
 	for _, p := range a.pending.published {
 		b.Queue(a.db.sql[qDeleteOutbox], p.lease, p.from, p.to)
 	}
+	a.dropCarried(b)
 	a.pending = pending{}
+}
+
+// dropCarried removes the rows of carried steps, in an order that all keep. One that was put down meanwhile is a race.
+func (a *attempt) dropCarried(b *pgx.Batch) {
+	slices.SortFunc(a.pending.carried, func(x, y rowKey) int {
+		return cmp.Or(cmp.Compare(x.lease, y.lease), cmp.Compare(x.position, y.position))
+	})
+	var leases []int32
+	var positions []int64
+	for _, k := range a.pending.carried {
+		leases, positions = append(leases, k.lease), append(positions, k.position)
+	}
+	if n := len(leases); n > 0 {
+		exactly(b.Queue(a.db.sql[qDropCarried], leases, positions), n)
+	}
 }
 
 // waitColumns are rows of the backlog as arrays for unnest.
@@ -198,6 +216,7 @@ type waitColumns struct {
 	reasons   []string
 	dead      []bool
 	events    [][16]byte
+	histories [][]byte
 	messages  [][]byte
 	size      int
 }
@@ -212,7 +231,7 @@ func (a *attempt) writeBacklog(b *pgx.Batch) {
 	insert := func() {
 		if n := len(made.leases); n > 0 {
 			exactly(b.Queue(a.db.sql[qInsertBacklog], made.leases, made.positions, made.sequences, made.keys, made.subjects,
-				made.reasons, made.dead, made.events, made.messages), n)
+				made.reasons, made.dead, made.events, made.messages, made.histories), n)
 		}
 		made = waitColumns{}
 	}
@@ -223,7 +242,7 @@ func (a *attempt) writeBacklog(b *pgx.Batch) {
 			m := encodeMessage(r.wait.Message)
 			made.add(k, r)
 			made.sequences, made.keys = append(made.sequences, r.wait.Sequence), append(made.keys, subjectKey(r.wait.Subject))
-			made.events = append(made.events, r.event)
+			made.events, made.histories = append(made.events, r.event), append(made.histories, r.history)
 			made.subjects, made.messages = append(made.subjects, []byte(r.wait.Subject)), append(made.messages, m)
 			if made.size += len(m); made.size > statementBytes {
 				insert()
@@ -247,5 +266,5 @@ func (a *attempt) writeBacklog(b *pgx.Batch) {
 func (a *attempt) save(b *pgx.Batch, l *heldLease) {
 	c := l.Counters
 	exactly(b.Queue(a.db.sql[qSaveLease], l.id, l.Next, l.Finished.Encode(l.Next), l.Seq, c.Applied, c.Duplicate, c.Refused, c.Skipped, c.Ignored,
-		c.Dead, c.Waiting, stamp(l.LastTime), int64(l.LastCRC), l.commits+1), 1)
+		c.Dead, c.Waiting, c.Misrouted, stamp(l.LastTime), int64(l.LastCRC), l.commits+1), 1)
 }

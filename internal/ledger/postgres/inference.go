@@ -12,24 +12,30 @@ import (
 
 const answerColumns = "i.id, i.model, i.response, i.tokens_in, i.tokens_out, i.time"
 
-const keepAnswer = "ON CONFLICT (group_id, call) DO UPDATE SET lease_id = excluded.lease_id, epoch = excluded.epoch, address = excluded.address, " +
+const keepAnswer = "ON CONFLICT (group_id, call) DO UPDATE SET lease_id = excluded.lease_id, epoch = excluded.epoch, position = excluded.position, address = excluded.address, " +
 	"reuse = excluded.reuse, key = excluded.key, inference_id = excluded.inference_id, time = excluded.time WHERE recorded.inference_id IS NULL"
 
 var (
 	qRecorded = define("SELECT " + answerColumns + " FROM {}recorded r JOIN {}agent_group g ON g.id = r.group_id LEFT JOIN {}inference i ON i.id = r.inference_id " +
 		"WHERE g.name = $1 AND r.call = $2")
+	// Kept until the call's transaction ends, so that nobody takes the step over in between.
+	qCarriesCall = define("SELECT c.position FROM {}lease l JOIN {}agent_group g ON g.id = l.group_id JOIN {}carried c ON c.lease_id = l.id " +
+		"WHERE g.name = $1 AND l.topic_id = $2 AND l.part = $3 AND c.position = $4 AND c.worker = $5 AND c.epoch = $6 FOR KEY SHARE OF c")
 	qReusable      = define("SELECT " + answerColumns + " FROM {}inference i WHERE i.address = $1 AND i.reusable ORDER BY i.id DESC LIMIT 1")
 	qForgetPending = define("DELETE FROM {}recorded WHERE address = $1 AND reuse AND inference_id IS NULL")
-	// Begun by another event's step, under a lease that another worker still has, and not long ago.
-	qElsewhere = define("SELECT l.owner FROM {}recorded r JOIN {}lease l ON l.id = r.lease_id AND l.epoch = r.epoch LEFT JOIN {}worker w ON w.id = l.owner " +
-		"WHERE r.address = $1 AND r.reuse AND r.inference_id IS NULL AND r.time > {now} - $2 AND l.owner NOT IN ('', $3) AND " + leaseExpires + " > {now} " +
-		"AND NOT (r.group_id = $4 AND r.call = $5) LIMIT 1")
+	// Begun by another event's step, not long ago, under a lease that another worker still has, or that has moved on
+	// while another worker carries the step.
+	qElsewhere = define("SELECT coalesce(c.worker, l.owner) FROM {}recorded r JOIN {}lease l ON l.id = r.lease_id LEFT JOIN {}worker w ON w.id = l.owner " +
+		"LEFT JOIN ({}carried c LEFT JOIN {}worker cw ON cw.id = c.worker) ON c.lease_id = r.lease_id AND c.epoch = r.epoch AND c.position = r.position " +
+		"WHERE r.address = $1 AND r.reuse AND r.inference_id IS NULL AND r.time > {now} - $2 AND NOT (r.group_id = $4 AND r.call = $5) AND " +
+		"(l.epoch = r.epoch AND l.owner NOT IN ('', $3) AND " + leaseExpires + " > {now} OR " +
+		"c.worker <> $3 AND CASE WHEN cw.beat > c.taken THEN cw.expires ELSE c.expires END > {now}) LIMIT 1")
 	// An answer stays: a call is begun again only where it has none.
-	qRecord = define("INSERT INTO {}recorded (group_id, call, event, lease_id, epoch, address, reuse, key, inference_id, time) " +
-		"VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, {now}) " + keepAnswer)
-	qSettle = define("WITH i AS (INSERT INTO {}inference (address, model, response, tokens_in, tokens_out, time, reusable) VALUES ($6, $9, $10, $11, $12, $13, $7) RETURNING id) " +
-		"INSERT INTO {}recorded (group_id, call, event, lease_id, epoch, address, reuse, key, inference_id, time) " +
-		"SELECT $1, $2, $3, $4, $5, $6, $7, $8, i.id, {now} FROM i " + keepAnswer)
+	qRecord = define("INSERT INTO {}recorded (group_id, call, event, lease_id, epoch, position, address, reuse, key, inference_id, time) " +
+		"VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, {now}) " + keepAnswer)
+	qSettle = define("WITH i AS (INSERT INTO {}inference (address, model, response, tokens_in, tokens_out, time, reusable) VALUES ($7, $10, $11, $12, $13, $14, $8) RETURNING id) " +
+		"INSERT INTO {}recorded (group_id, call, event, lease_id, epoch, position, address, reuse, key, inference_id, time) " +
+		"SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, i.id, {now} FROM i " + keepAnswer)
 	qAbandon    = define("DELETE FROM {}recorded WHERE group_id = $1 AND call = $2 AND inference_id IS NULL")
 	qCountCalls = define("UPDATE {}inference_total SET calls = calls + $1, reused = reused + $2, in_doubt = in_doubt + $3 WHERE shard = pg_backend_pid() % 64")
 	qCalls      = define("SELECT coalesce(sum(calls), 0)::bigint, coalesce(sum(reused), 0)::bigint, coalesce(sum(in_doubt), 0)::bigint FROM {}inference_total")
@@ -78,10 +84,15 @@ func (db *DB) inCall(ctx context.Context, what string, call ledger.Call, f func(
 		b.Queue(db.sql[qRecorded], call.Fence.Group, t.key).Query(func(rows pgx.Rows) error {
 			return collect(rows, scanCalled, func(a called) { t.begun, t.recorded = true, a })
 		})
+		carried := false
+		b.Queue(db.sql[qCarriesCall], call.Fence.Group, call.Fence.TopicID, call.Fence.Partition, call.Offset, call.Fence.Owner, call.Fence.Epoch).
+			Query(func(rows pgx.Rows) error {
+				return collect(rows, pgx.RowTo[int64], func(int64) { carried = true })
+			})
 		if err := send(ctx, c, b); err != nil {
 			return err
 		}
-		if l.Fence != call.Fence {
+		if !holds(l, call.Fence) && !carried {
 			return errFenced(call.Fence, l.Lease)
 		}
 		t.group, t.lease = l.group, l.id
@@ -107,7 +118,7 @@ func (t *callTx) record(b *pgx.Batch, inference int64) {
 // named is what a record says of its call.
 func (t *callTx) named() []any {
 	c := t.call
-	return []any{t.group, t.key, eventKey(c.Source, c.EventID), t.lease, c.Fence.Epoch, c.Address[:], c.Reuse, text(c.Key)}
+	return []any{t.group, t.key, eventKey(c.Source, c.EventID), t.lease, c.Fence.Epoch, c.Offset, c.Address[:], c.Reuse, text(c.Key)}
 }
 
 func (t *callTx) count(b *pgx.Batch, calls, reused, inDoubt int64) {

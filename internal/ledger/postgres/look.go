@@ -47,8 +47,8 @@ func (a *attempt) look() error {
 func (a *attempt) candidates() []seenKey {
 	var keys []seenKey
 	for i, s := range a.batch.Steps {
-		l := a.lease(s.Fence)
-		if a.failed[i] != nil || l.fenced != nil || !asksSeen(s) || !s.FromBacklog && (s.Offset < l.Next || l.Finished.Contains(s.Offset)) {
+		l := a.lease(s.Fence.Key)
+		if a.failed[i] != nil || a.fenced(s) != nil || !asksSeen(s) || !s.FromBacklog && (s.Offset < l.Next || l.Finished.Contains(s.Offset)) {
 			continue
 		}
 		k := seenKey{l.group, eventKey(s.Event.Source, s.Event.ID)}
@@ -122,8 +122,8 @@ func (a *attempt) lookForHistories(b *pgx.Batch) {
 	var groups []int32
 	var keys [][]byte
 	for i, s := range a.batch.Steps {
-		l := a.lease(s.Fence)
-		if a.failed[i] != nil || l.fenced != nil || !asksHistory(s) {
+		l := a.lease(s.Fence.Key)
+		if a.failed[i] != nil || a.fenced(s) != nil || !asksHistory(s) {
 			continue
 		}
 		k := historyOf(l, s)
@@ -155,8 +155,8 @@ func (a *attempt) lookForWaits(b *pgx.Batch) {
 	var leases []int32
 	var positions []int64
 	for i, s := range a.batch.Steps {
-		l := a.lease(s.Fence)
-		if a.failed[i] == nil && l.fenced == nil && s.FromBacklog {
+		l := a.lease(s.Fence.Key)
+		if a.failed[i] == nil && a.fenced(s) == nil && s.FromBacklog {
 			leases, positions = append(leases, l.id), append(positions, s.Offset)
 		}
 	}
@@ -183,5 +183,5 @@ func (r *seenRow) stale() bool {
 }
 
 func same(a, b *ledger.Step) bool {
-	return a.Event.Digest == b.Event.Digest && a.Fence == b.Fence && a.LogTime.Equal(b.LogTime)
+	return a.Event.Digest == b.Event.Digest && a.Fence.Key == b.Fence.Key && a.LogTime.Equal(b.LogTime)
 }

@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -66,6 +67,9 @@ type DB struct {
 	writes, reads share // of the connections, for those that run users' code
 	turns         turnstile
 	texts         reader
+	memory        *memory
+	asked         asked
+	timeline      atomic.Value // string: the server's, as it was last seen
 	closed        chan struct{}
 	closing       sync.Once
 	closeBy       error
@@ -133,14 +137,18 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 	if db.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
 		return nil, fmt.Errorf("open PostgreSQL ledger: %w", err)
 	}
-	if err := db.migrate(ctx); err != nil {
+	err = db.migrate(ctx)
+	if err == nil {
+		err = db.own(ctx, db.recognize)
+	}
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open PostgreSQL ledger: %w", err), db.Close())
 	}
 	return db, nil
 }
 
 func newDB(o Options) *DB {
-	db := &DB{opts: o, log: o.Logger, sql: within(o.Schema), closed: make(chan struct{}),
+	db := &DB{opts: o, log: o.Logger, sql: within(o.Schema), closed: make(chan struct{}), memory: newMemory(), asked: asked{n: make(map[ledger.Ask]int64)},
 		turns:   turnstile{busy: make(map[ledger.Key]bool), changed: make(chan struct{})},
 		unknown: make(map[*ledger.Batch]*attempt), writes: make(share, max(1, o.MaxConns/4)), reads: make(share, max(1, o.MaxConns/3))}
 	db.idle = (o.EffectTimeout + o.LeaseTime) / 2

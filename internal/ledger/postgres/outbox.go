@@ -24,7 +24,7 @@ var (
 		"UNION ALL SELECT n.subject_key, n.subject, n.reason FROM x, l, LATERAL (SELECT b.subject_key, b.subject, b.reason FROM {}backlog b " +
 		"WHERE b.lease_id = l.id AND b.subject_key > x.subject_key ORDER BY b.subject_key, b.sequence, b.position LIMIT 1) n) " +
 		"SELECT l.owner, l.epoch, l.topic, x.subject, x.reason FROM l LEFT JOIN x ON true")
-	qBacklog = define(fencedRow + "LEFT JOIN LATERAL (SELECT b.reason, b.position, b.dead, b.sequence, b.message FROM {}backlog b WHERE b.lease_id = l.id " +
+	qBacklog = define(fencedRow + "LEFT JOIN LATERAL (SELECT b.reason, b.position, b.dead, b.released, b.sequence, b.message FROM {}backlog b WHERE b.lease_id = l.id " +
 		"AND b.subject_key = $4 AND b.subject = $5 ORDER BY b.sequence, b.position LIMIT $6) x ON true " +
 		"WHERE g.name = $1 AND l.topic_id = $2 AND l.part = $3 ORDER BY x.sequence, x.position")
 )
@@ -115,9 +115,9 @@ func (db *DB) Backlog(ctx context.Context, f ledger.Fence, subject string, limit
 		waits = nil
 		var reason *string
 		var position, sequence *int64
-		var dead *bool
+		var dead, released *bool
 		var message []byte
-		return []any{&reason, &position, &dead, &sequence, &message}, func(none bool) error {
+		return []any{&reason, &position, &dead, &released, &sequence, &message}, func(none bool) error {
 			if none {
 				return nil
 			}
@@ -126,7 +126,7 @@ func (db *DB) Backlog(ctx context.Context, f ledger.Fence, subject string, limit
 				return own(fault.Fatalf("row of offset %d: %w", *position, err))
 			}
 			message = nil
-			waits = append(waits, ledger.Wait{Subject: subject, Reason: *reason, Offset: *position, Dead: *dead, Sequence: *sequence, Message: m})
+			waits = append(waits, ledger.Wait{Subject: subject, Reason: *reason, Offset: *position, Dead: *dead, Released: *released, Sequence: *sequence, Message: m})
 			return nil
 		}
 	}, subjectKey(subject), []byte(subject), limit)

@@ -161,7 +161,7 @@ func (db *DB) ownError(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
-	case environmental(err), errors.Is(err, ledger.ErrFenced), errors.Is(err, ledger.ErrHeld), errors.Is(err, errOwn):
+	case environmental(err), errors.Is(err, ledger.ErrFenced), errors.Is(err, ledger.ErrHeld), errors.Is(err, ledger.ErrMode), errors.Is(err, errOwn):
 		return err
 	}
 	return environment("ask PostgreSQL", err)

@@ -16,12 +16,15 @@ func define(sql string) stmt {
 
 // within are the statements for a schema, by stmt.
 func within(schema string) []string {
-	r := strings.NewReplacer("{}", quoteIdentifier(schema)+".", "{now}", "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint")
 	out := make([]string, len(statements))
 	for i, s := range statements {
-		out[i] = r.Replace(s)
+		out[i] = fill(s, schema)
 	}
 	return out
+}
+
+func fill(statement, schema string) string {
+	return strings.NewReplacer("{}", quoteIdentifier(schema)+".", "{now}", "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint").Replace(statement)
 }
 
 func quoteIdentifier(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }

@@ -12,8 +12,8 @@ import (
 )
 
 var (
-	qCountRows = define("SELECT (SELECT count(*) FROM {}outbox), (SELECT count(*) FROM {}backlog)")
-	qAllBeats  = define(`SELECT id, pool, started, beat, in_flight, oldest FROM {}worker ORDER BY id COLLATE "C"`)
+	qCountRows = define("SELECT (SELECT count(*) FROM {}outbox), (SELECT count(*) FROM {}backlog), (SELECT count(*) FROM {}backlog WHERE dead AND NOT released)")
+	qAllBeats  = define(`SELECT ` + workerColumns + ` FROM {}worker ORDER BY id COLLATE "C"`)
 	qSeen      = define("SELECT s.event, s.digest FROM {}seen s JOIN {}agent_group g ON g.id = s.group_id WHERE g.name = $1 AND s.event = ANY ($2::uuid[])")
 )
 
@@ -29,7 +29,7 @@ func (db *DB) Totals(ctx context.Context) (t ledger.Totals, err error) {
 		b.Queue(db.sql[qAllBeats]).Query(func(rows pgx.Rows) error {
 			return collect(rows, scanWorker, func(w ledger.Worker) { t.Workers = append(t.Workers, w) })
 		})
-		b.Queue(db.sql[qCountRows]).QueryRow(func(r pgx.Row) error { return r.Scan(&t.Outbox, &t.Waiting) })
+		b.Queue(db.sql[qCountRows]).QueryRow(func(r pgx.Row) error { return r.Scan(&t.Outbox, &t.Waiting, &t.Parked) })
 		b.Queue(db.sql[qCalls]).QueryRow(func(r pgx.Row) error {
 			return r.Scan(&t.Inference.Calls, &t.Inference.Reused, &t.Inference.InDoubt)
 		})
