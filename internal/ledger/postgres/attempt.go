@@ -74,8 +74,11 @@ type historyKey struct {
 	history [32]byte
 }
 
+// history is how far one got, and by which record; where last is anywhere, from which log time on it goes on.
 type history struct {
 	was, last int64
+	lease     int32
+	logTime   int64
 }
 
 type rowKey struct {
@@ -87,7 +90,7 @@ type rowKey struct {
 type waitRow struct {
 	was, present bool
 	changed      bool
-	dead         bool
+	dead, alone  bool
 	reason       string       // "" where it stays
 	wait         *ledger.Wait // of a new one
 	event        [16]byte     // of a new one
@@ -304,12 +307,16 @@ func historyOf(l *heldLease, s *ledger.Step) historyKey {
 // taken then, but where it's parked: an event that was ignored must not leave a gap.
 func (a *attempt) inSequence(l *heldLease, s *ledger.Step) (ledger.Outcome, string, error) {
 	e, h := s.Event, a.now.histories[historyOf(l, s)]
-	switch {
-	case e.Sequence <= h.last:
+	switch row := a.now.rows[rowKey{l.id, s.Offset}]; {
+	case h.last == anywhere && stamp(s.LogTime) < h.logTime:
+		return ledger.Duplicate, "", nil
+	case s.FromBacklog && row.alone && e.Sequence <= h.last:
+		return s.Outcome, "", nil
+	case h.last != anywhere && e.Sequence <= h.last:
 		return ledger.Duplicate, "", nil
 	case e.Sequence == h.last+1, h.last == anywhere:
 		if !parks(s) {
-			h.last = e.Sequence
+			h.last, h.lease, h.logTime = e.Sequence, l.id, stamp(s.LogTime)
 		}
 		return s.Outcome, "", nil
 	case s.Wait == nil && !s.FromBacklog:
@@ -318,7 +325,7 @@ func (a *attempt) inSequence(l *heldLease, s *ledger.Step) (ledger.Outcome, stri
 	return ledger.Waiting, fmt.Sprintf("%s: event %d came before event %d", ledger.GapReason, e.Sequence, h.last+1), nil
 }
 
-// anywhere is how far a history got that was rewound: its next event is the first that comes.
+// anywhere is how far a history got that was rewound: its next event is the first that comes of then or later.
 const anywhere = -1
 
 // parks tells whether a step leaves its dead record at the head of its aggregate.
@@ -359,6 +366,9 @@ func (a *attempt) carryOut(l *heldLease, i int, s *ledger.Step) (firstSeq int64,
 
 // wait keeps the backlog in step with how a record ended.
 func (a *attempt) wait(l *heldLease, s *ledger.Step, outcome ledger.Outcome, reason string) {
+	if outcome == ledger.Dead || s.FromBacklog && outcome != ledger.Waiting {
+		a.pending.dead = append(a.pending.dead, deadRow{rowKey{l.id, s.Offset}, outcome == ledger.Dead})
+	}
 	dead := outcome == ledger.Dead && parks(s)
 	stays := outcome == ledger.Waiting || dead
 	if reason == "" && s.Wait != nil {
@@ -368,7 +378,7 @@ func (a *attempt) wait(l *heldLease, s *ledger.Step, outcome ledger.Outcome, rea
 	row := a.now.rows[k]
 	switch {
 	case s.FromBacklog && stays:
-		row.changed, row.dead = true, dead
+		row.changed, row.dead, row.alone = true, dead, false
 		if reason != "" {
 			row.reason = reason
 		}

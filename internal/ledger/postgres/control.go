@@ -2,9 +2,8 @@ package postgres
 
 import (
 	"context"
+	"encoding/hex"
 	"fmt"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -14,26 +13,22 @@ import (
 )
 
 var (
-	qSetControl = define("INSERT INTO {}control (group_name, paused, reason, at) VALUES ($1, $2, $3, {now}) " +
-		"ON CONFLICT (group_name) DO UPDATE SET paused = excluded.paused, reason = excluded.reason, at = excluded.at")
+	qSetControl = define("INSERT INTO {}control AS c (group_name, paused, reason, at) VALUES ($1, $2, $3, {now}) " +
+		"ON CONFLICT (group_name) DO UPDATE SET paused = excluded.paused, reason = excluded.reason, at = CASE WHEN c.paused = excluded.paused THEN c.at ELSE excluded.at END")
 	qControls = define(`SELECT group_name, paused, reason, at FROM {}control ORDER BY group_name COLLATE "C"`)
 
 	qRoute    = define("SELECT slots FROM {}route WHERE topic_id = $1")
 	qSetRoute = define("INSERT INTO {}route (topic_id, topic, slots) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING")
 
 	qTouchGroup = define("SELECT l.id FROM {}lease l JOIN {}agent_group g ON g.id = l.group_id WHERE g.name = $1 ORDER BY l.id FOR UPDATE OF l")
-	// A lease that nobody has had yet begins where it's put.
-	qLeaseToRewind = define("INSERT INTO {}lease (group_id, topic_id, part, topic, owner, epoch, taken, expires, next, seq, applied, duplicate, refused, skipped, " +
-		"ignored, dead, waiting, last_time, last_crc, commits) SELECT g.id, $2, $3, coalesce((SELECT min(o.topic) FROM {}lease o WHERE o.topic_id = $2), ''), " +
-		"'', 0, 0, 0, $4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 FROM {}agent_group g WHERE g.name = $1 ON CONFLICT DO NOTHING")
-	qDropWaits = define("WITH d AS (DELETE FROM {}backlog WHERE lease_id = $1 AND position >= $2 RETURNING dead) SELECT count(*) FROM d WHERE NOT dead")
+	qDropWaits  = define("WITH d AS (DELETE FROM {}backlog WHERE lease_id = $1 AND position >= $2 RETURNING dead) SELECT count(*) FROM d WHERE NOT dead")
 	// The epoch rises, so that an owner whose time is over and who comes back commits nothing that was read before.
 	qRewind = define("UPDATE {}lease SET owner = '', expires = 0, epoch = epoch + 1, next = $2, finished = NULL, last_crc = 0, waiting = waiting - $3, " +
 		"passed_to = '', passed_until = 0 WHERE id = $1")
-	qDropAllCarried   = define("DELETE FROM {}carried WHERE lease_id = $1")
-	qForgetApplied    = define("DELETE FROM {}seen s USING {}agent_group g WHERE g.name = $1 AND s.group_id = g.id AND s.log_time >= $2")
-	qForgetHistories  = define("UPDATE {}history h SET last = $2 FROM {}agent_group g WHERE g.name = $1 AND h.group_id = g.id AND h.last <> $2")
-	microsBeforeTimes = int64(-1 << 62)
+	qDropAllCarried  = define("DELETE FROM {}carried WHERE lease_id = $1")
+	qForgetDead      = define("DELETE FROM {}dead WHERE lease_id = $1 AND position >= $2")
+	qForgetApplied   = define("DELETE FROM {}seen WHERE lease_id = ANY ($1::integer[]) AND log_time >= $2")
+	qForgetHistories = define("UPDATE {}history SET last = $3, log_time = $2 WHERE group_id = $4 AND (lease_id = ANY ($1::integer[]) AND log_time >= $2 OR lease_id = 0)")
 )
 
 // SetControl implements ledger.Controls.
@@ -102,17 +97,24 @@ func (db *DB) Rewind(ctx context.Context, group string, to map[ledger.Key]int64,
 		}
 	}
 	err = db.ownWithin(ctx, pruneLimit, func(ctx context.Context, c *pgx.Conn) error {
-		leases, err := db.touchGroup(ctx, c, group, to)
+		leases, err := db.touchGroup(ctx, c, group)
 		if err != nil {
 			return err
 		}
-		for _, k := range slices.SortedFunc(maps.Keys(to), func(x, y ledger.Key) int { return int(leases[x].id) - int(leases[y].id) }) {
-			if err := db.rewind(ctx, c, leases[k].id, to[k]); err != nil {
+		var ids []int32
+		var groupID int32
+		for k, offset := range to {
+			l := leases[k]
+			if l.id == 0 {
+				return own(fault.Permanentf("it never took partition %d of topic %s: start the agent first, so that it does", k.Partition, hex.EncodeToString(k.TopicID[:])))
+			}
+			ids, groupID = append(ids, l.id), l.group
+			if err := db.rewind(ctx, c, l.id, offset); err != nil {
 				return err
 			}
 		}
-		if again {
-			if forgotten, err = db.forgetApplied(ctx, c, group, since); err != nil {
+		if forgotten = 0; again && len(ids) > 0 {
+			if forgotten, err = db.forgetApplied(ctx, c, groupID, ids, since); err != nil {
 				return err
 			}
 		}
@@ -124,17 +126,12 @@ func (db *DB) Rewind(ctx context.Context, group string, to map[ledger.Key]int64,
 	return forgotten, nil
 }
 
-// touchGroup locks all leases of a group, of which none may be held, with those that are to be rewound and aren't
-// there yet.
-func (db *DB) touchGroup(ctx context.Context, c *pgx.Conn, group string, to map[ledger.Key]int64) (map[ledger.Key]foundLease, error) {
+// touchGroup locks all leases of a group, of which none may be held.
+func (db *DB) touchGroup(ctx context.Context, c *pgx.Conn, group string) (map[ledger.Key]foundLease, error) {
 	leases := make(map[ledger.Key]foundLease)
 	var held error
 	b := &pgx.Batch{}
 	db.open(b, inSetup)
-	b.Queue(db.sql[qInsertGroup], group)
-	for k, offset := range to {
-		b.Queue(db.sql[qLeaseToRewind], group, k.TopicID, k.Partition, offset)
-	}
 	b.Queue(db.sql[qTouchGroup], group)
 	b.Queue(db.sql[qLeasesOf], group).Query(func(rows pgx.Rows) error {
 		return collect(rows, scanLease, func(l foundLease) {
@@ -158,20 +155,21 @@ func (db *DB) rewind(ctx context.Context, c *pgx.Conn, lease int32, offset int64
 	b := &pgx.Batch{}
 	b.Queue(db.sql[qRewind], lease, offset, waited)
 	b.Queue(db.sql[qDropAllCarried], lease)
+	b.Queue(db.sql[qForgetDead], lease, offset)
 	return send(ctx, c, b)
 }
 
-// forgetApplied forgets what a group applied at or after a log time. Of its histories nobody knows how far they were
-// then, so each goes on at the first event that comes.
-func (db *DB) forgetApplied(ctx context.Context, c *pgx.Conn, group string, since time.Time) (int64, error) {
-	from := microsBeforeTimes
+// forgetApplied forgets what a group applied on some leases at or after a log time. Of its histories nobody knows how
+// far they were then, so each goes on at the first event that comes.
+func (db *DB) forgetApplied(ctx context.Context, c *pgx.Conn, group int32, ids []int32, since time.Time) (int64, error) {
+	from := int64(-1 << 62)
 	if !since.IsZero() {
 		from = stamp(since)
 	}
-	tag, err := c.Exec(ctx, db.sql[qForgetApplied], group, from)
+	tag, err := c.Exec(ctx, db.sql[qForgetApplied], ids, from)
 	if err != nil {
 		return 0, err
 	}
-	_, err = c.Exec(ctx, db.sql[qForgetHistories], group, int64(anywhere))
+	_, err = c.Exec(ctx, db.sql[qForgetHistories], ids, from, int64(anywhere), group)
 	return tag.RowsAffected(), err
 }

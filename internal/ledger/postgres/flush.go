@@ -16,14 +16,18 @@ var (
 	qForgetSeenIDs = define("DELETE FROM {}seen s USING unnest($1::integer[], $2::uuid[]) k (group_id, event) WHERE s.group_id = k.group_id AND s.event = k.event")
 	qRewriteSeen   = define("UPDATE {}seen s SET digest = k.digest, lease_id = k.lease_id, log_time = k.log_time FROM unnest($1::integer[], $2::uuid[], $3::uuid[], $4::integer[], $5::bigint[]) " +
 		"k (group_id, event, digest, lease_id, log_time) WHERE s.group_id = k.group_id AND s.event = k.event")
-	qBeginHistories = define("INSERT INTO {}history (group_id, history, last) SELECT * FROM unnest($1::integer[], $2::bytea[], $3::bigint[]) ON CONFLICT DO NOTHING")
-	qMoveHistories  = define("UPDATE {}history h SET last = k.last FROM unnest($1::integer[], $2::bytea[], $3::bigint[], $4::bigint[]) k (group_id, history, last, was) " +
+	qBeginHistories = define("INSERT INTO {}history (group_id, history, last, lease_id, log_time) " +
+		"SELECT * FROM unnest($1::integer[], $2::bytea[], $3::bigint[], $4::integer[], $5::bigint[]) ON CONFLICT DO NOTHING")
+	qMoveHistories = define("UPDATE {}history h SET last = k.last, lease_id = k.lease_id, log_time = k.log_time " +
+		"FROM unnest($1::integer[], $2::bytea[], $3::bigint[], $4::integer[], $5::bigint[], $6::bigint[]) k (group_id, history, last, lease_id, log_time, was) " +
 		"WHERE h.group_id = k.group_id AND h.history = k.history AND h.last = k.was")
+	qGiveUp        = define("INSERT INTO {}dead (lease_id, position) SELECT * FROM unnest($1::integer[], $2::bigint[]) ON CONFLICT DO NOTHING")
+	qRecover       = define("DELETE FROM {}dead d USING unnest($1::integer[], $2::bigint[]) k (lease_id, position) WHERE d.lease_id = k.lease_id AND d.position = k.position")
 	qInsertOutbox  = define("INSERT INTO {}outbox (lease_id, seq, topic, part, message) SELECT * FROM unnest($1::integer[], $2::bigint[], $3::text[], $4::integer[], $5::bytea[])")
 	qDeleteOutbox  = define("DELETE FROM {}outbox WHERE lease_id = $1 AND seq BETWEEN $2 AND $3")
 	qInsertBacklog = define("INSERT INTO {}backlog (lease_id, position, sequence, subject_key, subject, reason, dead, event, message, history, arrived) " +
 		"SELECT k.*, {now} FROM unnest($1::integer[], $2::bigint[], $3::bigint[], $4::uuid[], $5::bytea[], $6::text[], $7::boolean[], $8::uuid[], $9::bytea[], $10::bytea[]) k")
-	qUpdateBacklog = define("UPDATE {}backlog b SET dead = k.dead, released = false, reason = CASE WHEN k.reason = '' THEN b.reason ELSE k.reason END " +
+	qUpdateBacklog = define("UPDATE {}backlog b SET dead = k.dead, released = false, alone = false, reason = CASE WHEN k.reason = '' THEN b.reason ELSE k.reason END " +
 		"FROM unnest($1::integer[], $2::bigint[], $3::boolean[], $4::text[]) k (lease_id, position, dead, reason) WHERE b.lease_id = k.lease_id AND b.position = k.position")
 	qDeleteBacklog = define("DELETE FROM {}backlog b USING unnest($1::integer[], $2::bigint[]) k (lease_id, position) WHERE b.lease_id = k.lease_id AND b.position = k.position")
 	qSaveLease     = define("UPDATE {}lease SET next = $2, finished = $3, seq = $4, applied = $5, duplicate = $6, refused = $7, skipped = $8, ignored = $9, " +
@@ -44,6 +48,13 @@ type pending struct {
 	outbox    []outRow
 	published []published
 	carried   []rowKey // that are carried no more
+	dead      []deadRow
+}
+
+// deadRow is a record that was given up, or one that was and isn't any more.
+type deadRow struct {
+	rowKey
+	dead bool
 }
 
 type outRow struct {
@@ -144,24 +155,37 @@ func (a *attempt) moveHistories(b *pgx.Batch) {
 	slices.SortFunc(keys, func(x, y historyKey) int {
 		return cmp.Or(cmp.Compare(x.group, y.group), bytes.Compare(x.history[:], y.history[:]))
 	})
-	var newGroups, groups []int32
-	var newKeys, moved [][]byte
-	var newLasts, lasts, were []int64
+	var begun, moved historyColumns
 	for _, k := range keys {
 		h := a.now.histories[k]
 		if h.was == 0 {
-			newGroups, newKeys, newLasts = append(newGroups, k.group), append(newKeys, k.history[:]), append(newLasts, h.last)
+			begun.add(k, h)
 		} else {
-			groups, moved, lasts, were = append(groups, k.group), append(moved, k.history[:]), append(lasts, h.last), append(were, h.was)
+			moved.add(k, h)
 		}
 		h.was = h.last
 	}
-	if n := len(newKeys); n > 0 {
-		exactly(b.Queue(a.db.sql[qBeginHistories], newGroups, newKeys, newLasts), n)
+	if c, n := begun, len(begun.keys); n > 0 {
+		exactly(b.Queue(a.db.sql[qBeginHistories], c.groups, c.keys, c.lasts, c.leases, c.times), n)
 	}
-	if n := len(moved); n > 0 {
-		exactly(b.Queue(a.db.sql[qMoveHistories], groups, moved, lasts, were), n)
+	if c, n := moved, len(moved.keys); n > 0 {
+		exactly(b.Queue(a.db.sql[qMoveHistories], c.groups, c.keys, c.lasts, c.leases, c.times, c.were), n)
 	}
+}
+
+// historyColumns are rows of history as arrays for unnest.
+type historyColumns struct {
+	groups      []int32
+	keys        [][]byte
+	lasts, were []int64
+	leases      []int32
+	times       []int64
+}
+
+func (c *historyColumns) add(k historyKey, h *history) {
+	c.groups, c.keys = append(c.groups, k.group), append(c.keys, k.history[:])
+	c.lasts, c.were = append(c.lasts, h.last), append(c.were, h.was)
+	c.leases, c.times = append(c.leases, h.lease), append(c.times, h.logTime)
 }
 
 func (a *attempt) writeOutbox(b *pgx.Batch) {
@@ -188,6 +212,7 @@ func (a *attempt) writeOutbox(b *pgx.Batch) {
 		b.Queue(a.db.sql[qDeleteOutbox], p.lease, p.from, p.to)
 	}
 	a.dropCarried(b)
+	a.noteDead(b)
 	a.pending = pending{}
 }
 
@@ -203,6 +228,24 @@ func (a *attempt) dropCarried(b *pgx.Batch) {
 	}
 	if n := len(leases); n > 0 {
 		exactly(b.Queue(a.db.sql[qDropCarried], leases, positions), n)
+	}
+}
+
+// noteDead keeps the list of those that wait for a person.
+func (a *attempt) noteDead(b *pgx.Batch) {
+	var leases [2][]int32
+	var positions [2][]int64
+	for _, d := range a.pending.dead {
+		i := 0
+		if d.dead {
+			i = 1
+		}
+		leases[i], positions[i] = append(leases[i], d.lease), append(positions[i], d.position)
+	}
+	for i, q := range []stmt{qRecover, qGiveUp} {
+		if len(leases[i]) > 0 {
+			b.Queue(a.db.sql[q], leases[i], positions[i])
+		}
 	}
 }
 

@@ -14,9 +14,9 @@ var (
 		"SELECT * FROM unnest($1::integer[], $2::uuid[], $3::uuid[], $4::integer[], $5::bigint[]) ON CONFLICT DO NOTHING RETURNING group_id, event, digest")
 	qFindSeen = define("SELECT s.group_id, s.event, s.digest FROM unnest($1::integer[], $2::uuid[]) k (group_id, event) " +
 		"JOIN {}seen s ON s.group_id = k.group_id AND s.event = k.event")
-	qFindHistories = define("SELECT h.group_id, h.history, h.last FROM unnest($1::integer[], $2::bytea[]) k (group_id, history) " +
+	qFindHistories = define("SELECT h.group_id, h.history, h.last, h.log_time FROM unnest($1::integer[], $2::bytea[]) k (group_id, history) " +
 		"JOIN {}history h ON h.group_id = k.group_id AND h.history = k.history")
-	qFindWaits = define("SELECT b.lease_id, b.position, b.dead FROM unnest($1::integer[], $2::bigint[]) k (lease_id, position) " +
+	qFindWaits = define("SELECT b.lease_id, b.position, b.dead, b.alone FROM unnest($1::integer[], $2::bigint[]) k (lease_id, position) " +
 		"JOIN {}backlog b ON b.lease_id = k.lease_id AND b.position = k.position")
 )
 
@@ -140,12 +140,12 @@ func (a *attempt) lookForHistories(b *pgx.Batch) {
 		for rows.Next() {
 			var k historyKey
 			var key []byte
-			var last int64
-			if err := rows.Scan(&k.group, &key, &last); err != nil {
+			var last, logTime int64
+			if err := rows.Scan(&k.group, &key, &last, &logTime); err != nil {
 				return err
 			}
 			copy(k.history[:], key)
-			*a.now.histories[k] = history{last, last}
+			*a.now.histories[k] = history{was: last, last: last, logTime: logTime}
 		}
 		return rows.Err()
 	})
@@ -168,7 +168,7 @@ func (a *attempt) lookForWaits(b *pgx.Batch) {
 		for rows.Next() {
 			var k rowKey
 			r := &waitRow{was: true, present: true}
-			if err := rows.Scan(&k.lease, &k.position, &r.dead); err != nil {
+			if err := rows.Scan(&k.lease, &k.position, &r.dead, &r.alone); err != nil {
 				return err
 			}
 			a.now.rows[k] = r

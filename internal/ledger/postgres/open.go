@@ -68,7 +68,6 @@ type DB struct {
 	turns         turnstile
 	texts         reader
 	memory        *memory
-	asked         asked
 	timeline      atomic.Value // string: the server's, as it was last seen
 	closed        chan struct{}
 	closing       sync.Once
@@ -148,7 +147,7 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 }
 
 func newDB(o Options) *DB {
-	db := &DB{opts: o, log: o.Logger, sql: within(o.Schema), closed: make(chan struct{}), memory: newMemory(), asked: asked{n: make(map[ledger.Ask]int64)},
+	db := &DB{opts: o, log: o.Logger, sql: within(o.Schema), closed: make(chan struct{}), memory: newMemory(),
 		turns:   turnstile{busy: make(map[ledger.Key]bool), changed: make(chan struct{})},
 		unknown: make(map[*ledger.Batch]*attempt), writes: make(share, max(1, o.MaxConns/4)), reads: make(share, max(1, o.MaxConns/3))}
 	db.idle = (o.EffectTimeout + o.LeaseTime) / 2

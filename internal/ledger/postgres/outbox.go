@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -17,13 +18,15 @@ const fencedRow = "SELECT l.owner, l.epoch, l.topic, x.* FROM {}lease l JOIN {}a
 var (
 	qOutbox = define(fencedRow + "LEFT JOIN LATERAL (SELECT o.seq, o.topic, o.part, o.message FROM {}outbox o WHERE o.lease_id = l.id AND o.seq > $4 " +
 		"ORDER BY o.seq LIMIT $5) x ON true WHERE g.name = $1 AND l.topic_id = $2 AND l.part = $3 ORDER BY x.seq")
-	// A look-up for each subject, however many rows wait.
+	// A few look-ups for each subject, however many rows wait.
 	qParked = define("WITH RECURSIVE l AS (SELECT l.id, l.owner, l.epoch, l.topic FROM {}lease l JOIN {}agent_group g ON g.id = l.group_id " +
 		"WHERE g.name = $1 AND l.topic_id = $2 AND l.part = $3), x AS (" +
-		"(SELECT b.subject_key, b.subject, b.reason FROM {}backlog b, l WHERE b.lease_id = l.id ORDER BY b.subject_key, b.sequence, b.position LIMIT 1) " +
-		"UNION ALL SELECT n.subject_key, n.subject, n.reason FROM x, l, LATERAL (SELECT b.subject_key, b.subject, b.reason FROM {}backlog b " +
+		"(SELECT b.subject_key, b.subject, b.reason, b.dead FROM {}backlog b, l WHERE b.lease_id = l.id ORDER BY b.subject_key, b.sequence, b.position LIMIT 1) " +
+		"UNION ALL SELECT n.subject_key, n.subject, n.reason, n.dead FROM x, l, LATERAL (SELECT b.subject_key, b.subject, b.reason, b.dead FROM {}backlog b " +
 		"WHERE b.lease_id = l.id AND b.subject_key > x.subject_key ORDER BY b.subject_key, b.sequence, b.position LIMIT 1) n) " +
-		"SELECT l.owner, l.epoch, l.topic, x.subject, x.reason FROM l LEFT JOIN x ON true")
+		"SELECT l.owner, l.epoch, l.topic, x.subject, x.reason, x.dead, " +
+		"EXISTS (SELECT 1 FROM {}backlog b WHERE b.lease_id = l.id AND b.subject_key = x.subject_key AND b.dead AND NOT b.released), " +
+		"EXISTS (SELECT 1 FROM {}backlog b WHERE b.lease_id = l.id AND b.subject_key = x.subject_key AND b.released) FROM l LEFT JOIN x ON true")
 	qBacklog = define(fencedRow + "LEFT JOIN LATERAL (SELECT b.reason, b.position, b.dead, b.released, b.sequence, b.message FROM {}backlog b WHERE b.lease_id = l.id " +
 		"AND b.subject_key = $4 AND b.subject = $5 ORDER BY b.sequence, b.position LIMIT $6) x ON true " +
 		"WHERE g.name = $1 AND l.topic_id = $2 AND l.part = $3 ORDER BY x.sequence, x.position")
@@ -90,16 +93,28 @@ func (db *DB) Outbox(ctx context.Context, f ledger.Fence, after int64, limit int
 	return out, err
 }
 
+const (
+	parkedReason = "parked behind"
+	goOnReason   = "goes on"
+)
+
 // Parked implements ledger.Ledger.
 func (db *DB) Parked(ctx context.Context, f ledger.Fence) (parked map[string]string, err error) {
 	err = db.readFenced(ctx, "list parked aggregates", f, qParked, func() ([]any, func(bool) error) {
 		parked = make(map[string]string)
 		var subject []byte
 		var reason *string
-		return []any{&subject, &reason}, func(none bool) error {
-			if !none {
-				parked[string(subject)] = *reason
+		var dead *bool
+		var headed, released bool
+		return []any{&subject, &reason, &dead, &headed, &released}, func(none bool) error {
+			if none {
+				return nil
 			}
+			why := *reason
+			if released || !*dead && !headed && strings.HasPrefix(why, parkedReason) {
+				why = goOnReason + ": " + why
+			}
+			parked[string(subject)] = why
 			return nil
 		}
 	})

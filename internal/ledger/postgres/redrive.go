@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"sync"
 
 	"github.com/jackc/pgx/v5"
 
@@ -22,16 +21,20 @@ var (
 	qRelease = define("UPDATE {}backlog SET released = true WHERE (lease_id, position) = (SELECT b.lease_id, b.position FROM {}backlog b WHERE " + hasSubject +
 		" AND b.dead AND NOT b.released ORDER BY b.sequence, b.position LIMIT 1)")
 	qDiscard = define("DELETE FROM {}backlog WHERE (lease_id, position) = (SELECT b.lease_id, b.position FROM {}backlog b WHERE " + hasSubject +
-		" AND b.dead ORDER BY b.released, b.sequence, b.position LIMIT 1) RETURNING sequence, history")
+		" AND b.dead AND NOT b.released ORDER BY b.sequence, b.position LIMIT 1) RETURNING position, sequence, history")
 	// A dead record that nobody will handle takes its place in its history after all, and leaves no gap.
-	qBeginHistory = define("INSERT INTO {}history (group_id, history, last) SELECT $1, $2, $3 WHERE $3 = 1 ON CONFLICT DO NOTHING")
-	qMoveHistory  = define("UPDATE {}history SET last = $3 WHERE group_id = $1 AND history = $2 AND last IN ($3 - 1, -1)")
-	qRequeue      = define("INSERT INTO {}backlog (lease_id, position, sequence, subject_key, subject, reason, dead, released, event, message, arrived) " +
-		"VALUES ($1, $2, $3, $4, $5, $6, true, true, $7, $8, {now}) ON CONFLICT DO NOTHING")
-	qAsk  = define("INSERT INTO {}ask AS a (lease_id, subject_key, subject, n) VALUES ($1, $2, $3, 1) ON CONFLICT (lease_id, subject_key) DO UPDATE SET n = a.n + 1, subject = excluded.subject")
-	qAsks = define("SELECT g.name, l.topic_id, l.part, l.owner, l.epoch, a.subject, a.n FROM {}ask a JOIN {}lease l ON l.id = a.lease_id JOIN {}agent_group g ON g.id = l.group_id " +
-		"WHERE l.owner = $1 ORDER BY a.lease_id, a.subject_key")
-	qAnswer = define("DELETE FROM {}ask a USING unnest($2::uuid[], $3::bigint[]) k (subject_key, n) WHERE a.lease_id = $1 AND a.subject_key = k.subject_key AND a.n <= k.n")
+	qBeginHistory = define("INSERT INTO {}history (group_id, history, last, lease_id, log_time) SELECT $1, $2, $3, $4, $5 WHERE $3 = 1 ON CONFLICT DO NOTHING")
+	qMoveHistory  = define("UPDATE {}history SET last = $3, lease_id = $4, log_time = $5 WHERE group_id = $1 AND history = $2 AND last = $3 - 1 AND last > 0")
+	qRequeue      = define("INSERT INTO {}backlog (lease_id, position, sequence, subject_key, subject, reason, dead, released, alone, event, message, arrived) " +
+		"SELECT $1, $2, $3, $4, $5, $6, true, true, true, $7, $8, {now} FROM {}dead d WHERE d.lease_id = $1 AND d.position = $2 ON CONFLICT DO NOTHING")
+	qDead = define("SELECT d.position FROM {}dead d JOIN {}lease l ON l.id = d.lease_id JOIN {}agent_group g ON g.id = l.group_id " +
+		"WHERE g.name = $1 AND l.topic_id = $2 AND l.part = $3 AND d.position = ANY ($4::bigint[])")
+	qDismiss = define("DELETE FROM {}dead d WHERE d.lease_id = $1 AND d.position = ANY ($2::bigint[]) AND " +
+		"NOT EXISTS (SELECT 1 FROM {}backlog b WHERE b.lease_id = d.lease_id AND b.position = d.position)")
+	qAsk  = define("INSERT INTO {}ask (lease_id, subject_key, subject) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING")
+	qAsks = define("SELECT g.name, l.topic_id, l.part, l.owner, l.epoch, a.subject FROM {}ask a JOIN {}lease l ON l.id = a.lease_id JOIN {}agent_group g ON g.id = l.group_id " +
+		"WHERE l.owner = $1 AND $1 <> '' ORDER BY a.lease_id, a.subject_key")
+	qAnswer = define("DELETE FROM {}ask WHERE lease_id = $1 AND subject_key = ANY ($2::uuid[])")
 )
 
 // Redrive implements ledger.Redrives.
@@ -45,24 +48,26 @@ func (db *DB) Redrive(ctx context.Context, key ledger.Key, subject string) (done
 // Discard implements ledger.Redrives.
 func (db *DB) Discard(ctx context.Context, key ledger.Key, subject string) (done bool, err error) {
 	return db.decideOn(ctx, "discard", key, subject, func(ctx context.Context, c *pgx.Conn, l foundLease) (bool, error) {
-		var sequence int64
+		var position, sequence int64
 		var history []byte
 		found := false
 		rows, err := c.Query(ctx, db.sql[qDiscard], l.id, subjectKey(subject), []byte(subject))
 		if err != nil {
 			return false, err
 		}
-		if err := collect(rows, func(r pgx.CollectableRow) (struct{}, error) { return struct{}{}, r.Scan(&sequence, &history) },
-			func(struct{}) { found = true }); err != nil {
+		if err := collect(rows, func(r pgx.CollectableRow) (struct{}, error) {
+			return struct{}{}, r.Scan(&position, &sequence, &history)
+		},
+			func(struct{}) { found = true }); err != nil || !found {
 			return false, err
 		}
-		if sequence < 1 || history == nil {
-			return found, nil
-		}
 		b := &pgx.Batch{}
-		b.Queue(db.sql[qBeginHistory], l.group, history, sequence)
-		b.Queue(db.sql[qMoveHistory], l.group, history, sequence)
-		return found, send(ctx, c, b)
+		b.Queue(db.sql[qRecover], []int32{l.id}, []int64{position})
+		if sequence > 0 && history != nil {
+			b.Queue(db.sql[qBeginHistory], l.group, history, sequence, l.id, stamp(l.LastTime))
+			b.Queue(db.sql[qMoveHistory], l.group, history, sequence, l.id, stamp(l.LastTime))
+		}
+		return true, send(ctx, c, b)
 	})
 }
 
@@ -72,9 +77,6 @@ func (db *DB) Requeue(ctx context.Context, key ledger.Key, w ledger.Wait) (done 
 		return false, fault.Permanentf("requeue offset %d of partition %d for %s: it has %d bytes, and the backlog takes %d at most", w.Offset, key.Partition, key.Group, n, largestMessage)
 	}
 	return db.decideOn(ctx, "requeue", key, w.Subject, func(ctx context.Context, c *pgx.Conn, l foundLease) (bool, error) {
-		if l.Epoch == 0 || w.Offset >= l.Next && !l.Finished.Contains(w.Offset) {
-			return false, nil
-		}
 		tag, err := c.Exec(ctx, db.sql[qRequeue], l.id, w.Offset, w.Sequence, subjectKey(w.Subject), []byte(w.Subject), text(w.Reason),
 			eventOf(w.Message, event.Position{Topic: l.Topic, Partition: l.Partition, Offset: w.Offset}), encodeMessage(w.Message))
 		return tag.RowsAffected() > 0, err
@@ -111,64 +113,72 @@ func (db *DB) decideOn(ctx context.Context, what string, key ledger.Key, subject
 	return done, nil
 }
 
-// asked remembers how many decisions each ask stood for as it was listed: those that came later stay on the list.
-type asked struct {
-	mu sync.Mutex
-	n  map[ledger.Ask]int64
+// Dead implements ledger.Redrives.
+func (db *DB) Dead(ctx context.Context, key ledger.Key, offsets []int64) ([]bool, error) {
+	dead := make(map[int64]bool)
+	err := db.own(ctx, func(ctx context.Context, c *pgx.Conn) error {
+		clear(dead)
+		rows, err := c.Query(ctx, db.sql[qDead], key.Group, key.TopicID, key.Partition, offsets)
+		if err != nil {
+			return err
+		}
+		return collect(rows, pgx.RowTo[int64], func(offset int64) { dead[offset] = true })
+	})
+	if err != nil {
+		return nil, fmt.Errorf("ask which records of %s on partition %d are dead: %w", key.Group, key.Partition, err)
+	}
+	out := make([]bool, len(offsets))
+	for i, offset := range offsets {
+		out[i] = dead[offset]
+	}
+	return out, nil
+}
+
+// Dismiss implements ledger.Redrives.
+func (db *DB) Dismiss(ctx context.Context, key ledger.Key, offsets ...int64) (dismissed int64, err error) {
+	err = db.underLease(ctx, qWriteLease, key, func(ctx context.Context, c *pgx.Conn, l foundLease) error {
+		tag, err := c.Exec(ctx, db.sql[qDismiss], l.id, offsets)
+		dismissed = tag.RowsAffected()
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("dismiss %d dead records of %s on partition %d: %w", len(offsets), key.Group, key.Partition, err)
+	}
+	return dismissed, nil
 }
 
 // Asks implements ledger.Redrives.
 func (db *DB) Asks(ctx context.Context, worker string) (asks []ledger.Ask, err error) {
-	counts := make(map[ledger.Ask]int64)
 	err = db.own(ctx, func(ctx context.Context, c *pgx.Conn) error {
 		asks = nil
 		rows, err := c.Query(ctx, db.sql[qAsks], worker)
 		if err != nil {
 			return err
 		}
-		var n int64
 		return collect(rows, func(r pgx.CollectableRow) (a ledger.Ask, err error) {
 			var subject []byte
-			err = r.Scan(&a.Fence.Group, &a.Fence.TopicID, &a.Fence.Partition, &a.Fence.Owner, &a.Fence.Epoch, &subject, &n)
+			err = r.Scan(&a.Fence.Group, &a.Fence.TopicID, &a.Fence.Partition, &a.Fence.Owner, &a.Fence.Epoch, &subject)
 			a.Subject = string(subject)
 			return a, err
-		}, func(a ledger.Ask) { asks, counts[a] = append(asks, a), n })
+		}, func(a ledger.Ask) { asks = append(asks, a) })
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list what worker %s is asked: %w", worker, err)
-	}
-	db.asked.mu.Lock()
-	defer db.asked.mu.Unlock()
-	for a := range db.asked.n {
-		if a.Fence.Owner == worker {
-			delete(db.asked.n, a)
-		}
-	}
-	for a, n := range counts {
-		db.asked.n[a] = n
 	}
 	return asks, nil
 }
 
 // Answer implements ledger.Redrives.
 func (db *DB) Answer(ctx context.Context, f ledger.Fence, subjects ...string) error {
-	if len(subjects) == 0 {
-		return nil
-	}
-	keys, counts := make([][16]byte, len(subjects)), make([]int64, len(subjects))
-	db.asked.mu.Lock()
+	keys := make([][16]byte, len(subjects))
 	for i, s := range subjects {
-		keys[i], counts[i] = subjectKey(s), 1<<62 // of one that was never listed here, all
-		if n, ok := db.asked.n[ledger.Ask{Fence: f, Subject: s}]; ok {
-			counts[i] = n
-		}
+		keys[i] = subjectKey(s)
 	}
-	db.asked.mu.Unlock()
 	err := db.underLease(ctx, qKeyShareLease, f.Key, func(ctx context.Context, c *pgx.Conn, l foundLease) error {
 		if !holds(l, f) {
 			return errFenced(f, l.Lease)
 		}
-		_, err := c.Exec(ctx, db.sql[qAnswer], l.id, keys, counts)
+		_, err := c.Exec(ctx, db.sql[qAnswer], l.id, keys)
 		return err
 	})
 	if err != nil {
@@ -230,7 +240,7 @@ func waitsOf(q ledger.WaitQuery) (string, []any) {
 	}
 	const order = `l.name COLLATE "C", l.topic_id, l.part`
 	return "SELECT l.name, l.topic_id, l.part, l.topic, x.position, x.subject, x.reason, x.dead, x.released, x.sequence, x.arrived, x.message, " +
-		"CASE WHEN x.dead THEN (SELECT count(*) FROM {}backlog o WHERE o.lease_id = l.id AND o.subject_key = x.subject_key AND o.subject = x.subject AND NOT o.dead) ELSE 0 END " +
+		"CASE WHEN x.dead AND NOT (x.released AND x.alone) THEN (SELECT count(*) FROM {}backlog o WHERE o.lease_id = l.id AND o.subject_key = x.subject_key AND o.subject = x.subject AND NOT o.dead) ELSE 0 END " +
 		"FROM (SELECT l.id, g.name, l.topic_id, l.part, l.topic FROM {}lease l JOIN {}agent_group g ON g.id = l.group_id " +
 		`WHERE (g.name COLLATE "C", l.topic_id, l.part) >= ($1 COLLATE "C", $2::uuid, $3::integer)` + and(leases) + ") l CROSS JOIN LATERAL (" +
 		`SELECT b.* FROM {}backlog b WHERE b.lease_id = l.id AND b.position > CASE WHEN (l.name COLLATE "C", l.topic_id, l.part) = ($1 COLLATE "C", $2::uuid, $3::integer) THEN $4::bigint ELSE -1 END` +

@@ -23,18 +23,36 @@ CREATE TABLE carried (
 );
 CREATE INDEX carried_worker ON carried (worker);
 
+-- history is what the row's event is found by there; null: it has no place in one. alone: it was put back after its
+-- place was taken.
 ALTER TABLE backlog
 	ADD COLUMN released boolean NOT NULL DEFAULT false, -- a dead record that is to be handled again
+	ADD COLUMN alone    boolean NOT NULL DEFAULT false,
 	ADD COLUMN arrived  bigint NOT NULL DEFAULT 0,
-	ADD COLUMN history  bytea;                          -- its place there is free until it leaves the backlog; null: it has none
+	ADD COLUMN history  bytea;
 CREATE INDEX backlog_dead ON backlog (lease_id, position) WHERE dead;
+CREATE INDEX backlog_head ON backlog (lease_id, subject_key, sequence, position) WHERE dead AND NOT released;
+CREATE INDEX backlog_released ON backlog (lease_id, subject_key) WHERE released;
 
--- An aggregate about which a person has decided. n counts decisions, so that an answer doesn't take a later one away.
+-- A history that is to be applied again from a log time on has last = -1, and that time; it begins at whatever event of
+-- then or later comes first. Else lease and time are its last event's.
+ALTER TABLE history
+	ADD COLUMN lease_id integer NOT NULL DEFAULT 0,
+	ADD COLUMN log_time bigint NOT NULL DEFAULT 0;
+
+-- Records that were given up and that a person hasn't settled yet, in the backlog or not.
+CREATE TABLE dead (
+	lease_id integer NOT NULL,
+	position bigint NOT NULL,
+	PRIMARY KEY (lease_id, position)
+);
+INSERT INTO dead SELECT lease_id, position FROM backlog WHERE dead;
+
+-- Aggregates about which a person has decided, until the lease's owner looks at them.
 CREATE TABLE ask (
 	lease_id    integer NOT NULL,
 	subject_key uuid NOT NULL,
 	subject     bytea NOT NULL,
-	n           bigint NOT NULL,
 	PRIMARY KEY (lease_id, subject_key)
 );
 
@@ -50,7 +68,7 @@ CREATE TABLE control (
 	group_name text PRIMARY KEY,
 	paused     boolean NOT NULL,
 	reason     text NOT NULL,
-	at         bigint NOT NULL
+	at         bigint NOT NULL -- since when it's so
 );
 
 CREATE TABLE route (
