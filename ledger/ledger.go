@@ -227,7 +227,7 @@ type Worker struct {
 	Pool     string    `json:"pool"`
 	Started  time.Time `json:"started"`
 	Beat     time.Time `json:"beat"`   // last heartbeat, by the database's clock
-	Steps    int       `json:"steps"`  // handlers that it may run at once, all agents together
+	Steps    int       `json:"steps"`  // handlers that it may run at once, all agents together; negative: it is ending and takes nothing more
 	Memory   int64     `json:"memory"` // bytes that it has for them
 	InFlight int       `json:"in_flight"`
 	Oldest   time.Time `json:"oldest_step"` // start of the oldest running step; zero: none

@@ -80,6 +80,7 @@ type Engine struct {
 
 	carriedWake chan struct{} // something is carried of a partition that was taken
 	others      atomic.Int32  // live workers beside this one
+	draining    atomic.Bool
 	topics      *topics
 
 	started time.Time
@@ -211,6 +212,12 @@ func (e *Engine) drain(ctx context.Context) {
 	defer cancel()
 	for _, s := range e.sources {
 		s.stop()
+	}
+	e.draining.Store(true)
+	if e.others.Load() > 0 { // they take what this worker gives up only once they see that it's no longer one to share with
+		if err := e.renew(ctx); err != nil {
+			e.log.Warn("others can't be told that this worker ends", "error", err)
+		}
 	}
 	var handing sync.WaitGroup
 	for _, g := range e.groups {

@@ -263,12 +263,8 @@ func TestHandOverAtAnyMoment(t *testing.T) {
 				s.Emit(event.New("NumberedEvent", e.Subject, e.ID))
 				return nil
 			}}, {Name: "next", Reads: []string{"b"}, Handle: func(_ context.Context, e event.Event, s *engine.Step) error {
-			var id string
-			if err := e.Decode(&id); err != nil {
-				return err
-			}
 			s.Tx(func(ctx context.Context, tx ledger.Tx) error {
-				_, err := tx.Exec(ctx, `INSERT INTO done (agent, subject, id, epoch) VALUES ('next', $1, $2, 0)`, e.Subject, id)
+				_, err := tx.Exec(ctx, `INSERT INTO done (agent, subject, id, epoch) VALUES ('next', $1, $2, 0)`, e.Subject, string(e.Data))
 				return err
 			})
 			return nil

@@ -59,10 +59,15 @@ func (e *Engine) renew(ctx context.Context) error {
 	w := ledger.Worker{ID: e.opts.Worker, Pool: e.opts.Pool, Started: e.started}
 	for _, g := range e.groups {
 		running, oldest := g.load()
+		w.Steps += g.spec.Limits.Steps
+		w.Memory += g.spec.Limits.Bytes
 		w.InFlight += running
 		if !oldest.IsZero() && (w.Oldest.IsZero() || oldest.Before(w.Oldest)) {
 			w.Oldest = oldest
 		}
+	}
+	if e.draining.Load() {
+		w.Steps = -1
 	}
 	held, err := e.opts.Ledger.Beat(ctx, w, e.opts.LeaseTime)
 	if err != nil {
@@ -83,10 +88,14 @@ func (e *Engine) renew(ctx context.Context) error {
 
 // share takes free partitions up to this worker's share of each group, and gives back what is above it.
 func (e *Engine) share(ctx context.Context) {
+	if e.draining.Load() {
+		return
+	}
 	leases, err := e.opts.Ledger.Leases(ctx, "")
 	if err == nil {
 		var workers []ledger.Worker
 		if workers, err = e.opts.Ledger.Workers(ctx, e.opts.LeaseTime); err == nil {
+			workers = slices.DeleteFunc(workers, func(w ledger.Worker) bool { return w.Steps < 0 })
 			e.others.Store(int32(othersAmong(workers, e.opts.Worker)))
 			for _, g := range e.groups {
 				g.take(ctx, leases, workers)
@@ -103,9 +112,10 @@ func (e *Engine) share(ctx context.Context) {
 	}
 }
 
+// othersAmong counts the workers beside one that may take something.
 func othersAmong(workers []ledger.Worker, self string) (n int) {
 	for _, w := range workers {
-		if w.ID != self {
+		if w.ID != self && w.Steps >= 0 {
 			n++
 		}
 	}
