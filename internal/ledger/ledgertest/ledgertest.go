@@ -40,7 +40,8 @@ func Run(t *testing.T, open func(t *testing.T) ledger.Ledger, f Features) {
 	}{
 		{"Lease", leaseTests}, {"Commit", commitTests}, {"Effect", effectTests}, {"Order", orderTests},
 		{"Backlog", backlogTests}, {"Call", callTests}, {"Prune", pruneTests}, {"Model", modelTests},
-		{"Handover", handoverTests}, {"Redrive", redriveTests},
+		{"Handover", handoverTests}, {"Redrive", redriveTests}, {"Claim", claimTests}, {"Plan", planTests},
+		{"Control", controlTests}, {"Route", routeTests}, {"Rewind", rewindTests},
 	}
 	for _, g := range groups {
 		if slices.Contains(f.Lacks, g.name) {
