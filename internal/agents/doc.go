@@ -8,8 +8,8 @@
 //	                                                                                                 index
 //
 // They are written against package engine as any agent is, and know no broker
-// and no database: SQL stands in sqlite.go alone, behind the interface of
-// store.go. They import neither implementations nor package app.
+// and no database: SQL stands in sqlite.go and postgres.go alone, behind the
+// interface of store.go. They import neither implementations nor package app.
 //
 // A document is its content: its id is the SHA-256 of its bytes. A file is a
 // path that holds a document now. So a copy is a second file of one document,

@@ -10,7 +10,9 @@ import (
 )
 
 // Each sample document is read, and found by the word that stands in it alone.
-func TestSampleDocuments(t *testing.T) {
+func TestSampleDocuments(t *testing.T) { onBoth(t, sampleDocuments) }
+
+func sampleDocuments(t *testing.T, newSwarm func(testing.TB) *swarm) {
 	c, err := config.Load("../../examples/papers")
 	if err != nil {
 		t.Fatal(err)

@@ -38,7 +38,9 @@ func (s *swarm) documentsOf() map[string]Document {
 	return out
 }
 
-func TestFinderAnnouncesEachContentOnce(t *testing.T) {
+func TestFinderAnnouncesEachContentOnce(t *testing.T) { onBoth(t, finderAnnouncesEachContentOnce) }
+
+func finderAnnouncesEachContentOnce(t *testing.T, newSwarm func(testing.TB) *swarm) {
 	s, dir := newSwarm(t), t.TempDir()
 	write(t, filepath.Join(dir, "a.txt"), "one")
 	write(t, filepath.Join(dir, "sub", "my file 😀.MD"), "two")
@@ -72,7 +74,9 @@ func TestFinderAnnouncesEachContentOnce(t *testing.T) {
 	}
 }
 
-func TestUnchangedFilesAreNotHashedAgain(t *testing.T) {
+func TestUnchangedFilesAreNotHashedAgain(t *testing.T) { onBoth(t, unchangedFilesAreNotHashedAgain) }
+
+func unchangedFilesAreNotHashedAgain(t *testing.T, newSwarm func(testing.TB) *swarm) {
 	s, dir := newSwarm(t), t.TempDir()
 	path := filepath.Join(dir, "a.txt")
 	write(t, path, "one")
@@ -103,7 +107,9 @@ func TestUnchangedFilesAreNotHashedAgain(t *testing.T) {
 	}
 }
 
-func TestChangesRevertsAndRemovals(t *testing.T) {
+func TestChangesRevertsAndRemovals(t *testing.T) { onBoth(t, changesRevertsAndRemovals) }
+
+func changesRevertsAndRemovals(t *testing.T, newSwarm func(testing.TB) *swarm) {
 	s, dir := newSwarm(t), t.TempDir()
 	sp, path := s.splitter(), filepath.Join(dir, "a.txt")
 	f := s.finderOn(dir)
@@ -149,7 +155,9 @@ func TestChangesRevertsAndRemovals(t *testing.T) {
 
 // The file that announced a document changes before the splitter comes; a copy of it serves. Then the content comes
 // back without ever having been split.
-func TestDocumentLostAndFound(t *testing.T) {
+func TestDocumentLostAndFound(t *testing.T) { onBoth(t, documentLostAndFound) }
+
+func documentLostAndFound(t *testing.T, newSwarm func(testing.TB) *swarm) {
 	s, dir := newSwarm(t), t.TempDir()
 	sp, f := s.splitter(), s.finderOn(dir)
 	a, b := filepath.Join(dir, "a.txt"), filepath.Join(dir, "b.txt")
@@ -193,7 +201,9 @@ func TestDocumentLostAndFound(t *testing.T) {
 	}
 }
 
-func TestBadFilesAreNamed(t *testing.T) {
+func TestBadFilesAreNamed(t *testing.T) { onBoth(t, badFilesAreNamed) }
+
+func badFilesAreNamed(t *testing.T, newSwarm func(testing.TB) *swarm) {
 	s, dir := newSwarm(t), t.TempDir()
 	outside := t.TempDir()
 	write(t, filepath.Join(dir, "good.txt"), "good")
@@ -259,7 +269,9 @@ func TestBadFilesAreNamed(t *testing.T) {
 	}
 }
 
-func TestInputsMayOverlapAndBeFiles(t *testing.T) {
+func TestInputsMayOverlapAndBeFiles(t *testing.T) { onBoth(t, inputsMayOverlapAndBeFiles) }
+
+func inputsMayOverlapAndBeFiles(t *testing.T, newSwarm func(testing.TB) *swarm) {
 	s, dir := newSwarm(t), t.TempDir()
 	write(t, filepath.Join(dir, "sub", "a.txt"), "a")
 	write(t, filepath.Join(dir, "data", "b.txt"), "b")
@@ -317,7 +329,9 @@ type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
-func TestRunIsIdleAfterCompleteScansOnly(t *testing.T) {
+func TestRunIsIdleAfterCompleteScansOnly(t *testing.T) { onBoth(t, runIsIdleAfterCompleteScansOnly) }
+
+func runIsIdleAfterCompleteScansOnly(t *testing.T, newSwarm func(testing.TB) *swarm) {
 	s, dir := newSwarm(t), t.TempDir()
 	write(t, filepath.Join(dir, "a.txt"), "a")
 	f := s.finderOn(dir)
@@ -358,7 +372,9 @@ func TestRunIsIdleAfterCompleteScansOnly(t *testing.T) {
 }
 
 // The tables may be dropped and filled anew while the ledger remembers the offers.
-func TestTablesMadeAnew(t *testing.T) {
+func TestTablesMadeAnew(t *testing.T) { onBoth(t, tablesMadeAnew) }
+
+func tablesMadeAnew(t *testing.T, newSwarm func(testing.TB) *swarm) {
 	s, dir := newSwarm(t), t.TempDir()
 	write(t, filepath.Join(dir, "a.txt"), "The aardvark was here.")
 	s.scanOnce(s.finderOn(dir))
@@ -483,7 +499,9 @@ func (f fencedFeed) Offer(ctx context.Context, e event.Event, h handler) (ledger
 
 // A finder that gets its lease back in the same process goes on from what is committed, not from what it knew: else it
 // would announce a file anew that it announced before, and one that can't be read would be dead-lettered twice.
-func TestFinderGoesOnAfterLosingItsLease(t *testing.T) {
+func TestFinderGoesOnAfterLosingItsLease(t *testing.T) { onBoth(t, finderGoesOnAfterLosingItsLease) }
+
+func finderGoesOnAfterLosingItsLease(t *testing.T, newSwarm func(testing.TB) *swarm) {
 	s, dir := newSwarm(t), t.TempDir()
 	write(t, filepath.Join(dir, "large.txt"), strings.Repeat("x", 2<<20)) // larger than what the finder takes
 	f := s.finderOn(dir)

@@ -15,8 +15,10 @@ import (
 	"github.com/swarmlog/swarmlog/event"
 	"github.com/swarmlog/swarmlog/inference"
 	"github.com/swarmlog/swarmlog/internal/config"
+	"github.com/swarmlog/swarmlog/internal/devservices/given"
 	"github.com/swarmlog/swarmlog/internal/engine"
 	models "github.com/swarmlog/swarmlog/internal/inference"
+	"github.com/swarmlog/swarmlog/internal/ledger/postgres"
 	"github.com/swarmlog/swarmlog/internal/ledger/sqlite"
 	"github.com/swarmlog/swarmlog/ledger"
 )
@@ -58,7 +60,7 @@ func testPDFReader() *pdfReader {
 // swarm runs agents by hand, over a real ledger: what a step collects is committed in one transaction.
 type swarm struct {
 	t       testing.TB
-	db      *sqlite.DB
+	db      ledger.Ledger
 	applied map[string]bool // source and id of offers
 	offers  int
 	idle    bool
@@ -67,12 +69,35 @@ type swarm struct {
 	models  *models.Service
 }
 
+// newSwarm has an embedded ledger.
 func newSwarm(t testing.TB) *swarm {
 	t.Helper()
 	db, err := sqlite.Open(context.Background(), filepath.Join(t.TempDir(), "ledger.db"), sqlite.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
+	return swarmOn(t, db)
+}
+
+// newServedSwarm has a ledger in PostgreSQL, in a database of its own.
+func newServedSwarm(t testing.TB) *swarm {
+	t.Helper()
+	db, err := postgres.Open(context.Background(), postgres.Options{DSN: given.Database(t), MaxConns: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return swarmOn(t, db)
+}
+
+// onBoth runs a test over each kind of ledger.
+func onBoth(t *testing.T, test func(t *testing.T, newSwarm func(testing.TB) *swarm)) {
+	t.Helper()
+	t.Run("sqlite", func(t *testing.T) { test(t, newSwarm) })
+	t.Run("postgres", func(t *testing.T) { test(t, newServedSwarm) })
+}
+
+func swarmOn(t testing.TB, db ledger.Ledger) *swarm {
+	t.Helper()
 	t.Cleanup(func() {
 		if err := db.Close(); err != nil {
 			t.Error(err)

@@ -16,7 +16,9 @@ import (
 	"github.com/swarmlog/swarmlog/ledger"
 )
 
-func TestRareWordRanksItsPageFirst(t *testing.T) {
+func TestRareWordRanksItsPageFirst(t *testing.T) { onBoth(t, rareWordRanksItsPageFirst) }
+
+func rareWordRanksItsPageFirst(t *testing.T, newSwarm func(testing.TB) *swarm) {
 	s, dir := newSwarm(t), t.TempDir()
 	r := rand.New(rand.NewPCG(1, 2))
 	for i := range 15 {
@@ -60,7 +62,9 @@ func TestRareWordRanksItsPageFirst(t *testing.T) {
 	}
 }
 
-func TestLikenessFindsWhatWordsDont(t *testing.T) {
+func TestLikenessFindsWhatWordsDont(t *testing.T) { onBoth(t, likenessFindsWhatWordsDont) }
+
+func likenessFindsWhatWordsDont(t *testing.T, newSwarm func(testing.TB) *swarm) {
 	s, dir := newSwarm(t), t.TempDir()
 	write(t, filepath.Join(dir, "a.txt"), "Deduplication of redelivered records keeps each effect single.")
 	write(t, filepath.Join(dir, "b.txt"), "Bread wants flour, water, salt and patience.")
@@ -72,6 +76,10 @@ func TestLikenessFindsWhatWordsDont(t *testing.T) {
 }
 
 func TestPartsOfAPageComeInAnyOrderAndAreCounted(t *testing.T) {
+	onBoth(t, partsOfAPageComeInAnyOrderAndAreCounted)
+}
+
+func partsOfAPageComeInAnyOrderAndAreCounted(t *testing.T, newSwarm func(testing.TB) *swarm) {
 	place := Place{Document: strings.Repeat("a", 64), Page: 3}
 	text := event.New(PageSplit, place.Subject(), Page{Place: place, SHA256: "s", Text: "the aardvark"})
 	notes := event.New(PageRead, place.Subject(), Notes{place, "sum", []string{"a", "b"}, "m"})
@@ -109,6 +117,10 @@ func TestPartsOfAPageComeInAnyOrderAndAreCounted(t *testing.T) {
 }
 
 func TestVectorsOfOtherModelsLieBesideEachOther(t *testing.T) {
+	onBoth(t, vectorsOfOtherModelsLieBesideEachOther)
+}
+
+func vectorsOfOtherModelsLieBesideEachOther(t *testing.T, newSwarm func(testing.TB) *swarm) {
 	s := newSwarm(t)
 	for i, v := range [][]float32{{1, 0, 0}, {0, 1, 0}, {0, 0.9, 0.1}} {
 		place := Place{Document: fmt.Sprintf("%064d", i), Page: 1}
@@ -202,7 +214,11 @@ func FuzzSearch(f *testing.F) {
 }
 
 func BenchmarkSearch(b *testing.B) {
-	s := newSwarm(b)
+	b.Run("sqlite", func(b *testing.B) { benchmarkSearch(b, newSwarm(b)) })
+	b.Run("postgres", func(b *testing.B) { benchmarkSearch(b, newServedSwarm(b)) })
+}
+
+func benchmarkSearch(b *testing.B, s *swarm) {
 	r := rand.New(rand.NewPCG(1, 2))
 	s.commit(within(func(ctx context.Context, st store) error {
 		for i := range 2000 {

@@ -83,9 +83,9 @@ func SearchWith(ctx context.Context, tx ledger.Tx, words string, v Vectored, lim
 			scores[id] += weight / float64(fusion+i+1)
 		}
 	}
-	query := matchQuery(words)
-	if query != "" {
-		ids, err := s.byWords(ctx, query, candidates)
+	terms := queryTerms(words)
+	if len(terms) > 0 {
+		ids, err := s.byWords(ctx, terms, candidates)
 		if err != nil {
 			return nil, fmt.Errorf("search words: %w", err)
 		}
@@ -98,10 +98,10 @@ func SearchWith(ctx context.Context, tx ledger.Tx, words string, v Vectored, lim
 		}
 		add(ids, 1)
 	}
-	return hits(ctx, s, query, scores, limit)
+	return hits(ctx, s, terms, scores, limit)
 }
 
-func hits(ctx context.Context, s store, query string, scores map[int64]float64, limit int) ([]Hit, error) {
+func hits(ctx context.Context, s store, terms []string, scores map[int64]float64, limit int) ([]Hit, error) {
 	ids := slices.SortedFunc(maps.Keys(scores), func(a, b int64) int {
 		if c := cmp.Compare(scores[b], scores[a]); c != 0 {
 			return c
@@ -112,9 +112,9 @@ func hits(ctx context.Context, s store, query string, scores map[int64]float64, 
 	out := make([]Hit, 0, len(ids))
 	for _, id := range ids {
 		h, err := s.hit(ctx, id)
-		if err == nil && query != "" {
+		if err == nil && len(terms) > 0 {
 			var e string
-			if e, err = s.excerpt(ctx, query, id); e != "" {
+			if e, err = s.excerpt(ctx, terms, id); e != "" {
 				h.Excerpt = e
 			}
 		}
@@ -134,9 +134,8 @@ func oneLine(s string) string {
 // maxWords bounds what is searched for at once.
 const maxWords = 64
 
-// matchQuery is a person's words in FTS5's query form: each a quoted string, in which nothing has a meaning, and any
-// of them enough. "" where there's no word.
-func matchQuery(words string) string {
+// queryTerms are the terms of what a person looks for: what stands between blanks and has a letter or digit.
+func queryTerms(words string) []string {
 	var terms []string
 	for w := range strings.FieldsSeq(strings.ToValidUTF8(words, " ")) {
 		w = strings.Map(func(c rune) rune {
@@ -148,12 +147,12 @@ func matchQuery(words string) string {
 		if len(w) > 200 || strings.IndexFunc(w, wordRune) < 0 {
 			continue
 		}
-		terms = append(terms, `"`+strings.ReplaceAll(w, `"`, `""`)+`"`)
+		terms = append(terms, w)
 		if len(terms) == maxWords {
 			break
 		}
 	}
-	return strings.Join(terms, " OR ")
+	return terms
 }
 
 func wordRune(c rune) bool {

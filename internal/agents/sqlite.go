@@ -10,7 +10,7 @@ import (
 	"github.com/swarmlog/swarmlog/ledger"
 )
 
-// This file holds all SQL of the agents, for SQLite with FTS5 and sqlite-vec.
+// This file holds all SQL of the agents for SQLite, with FTS5 and sqlite-vec.
 //
 // Vectors lie in a plain table, and are compared by sqlite-vec's distance function, not in a vec0 table: that takes
 // vectors of any length beside each other, is exact under the filter of current files, and inserts in less than half
@@ -77,19 +77,8 @@ func (s sqliteStore) setup(ctx context.Context) error {
 	return nil
 }
 
-// each runs a query and hands each row's Scan to f.
-func (s sqliteStore) each(ctx context.Context, f func(scan func(...any) error) error, query string, args ...any) (err error) {
-	rows, err := s.tx.Query(ctx, query, args...)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, rows.Close()) }()
-	for rows.Next() {
-		if err := f(rows.Scan); err != nil {
-			return err
-		}
-	}
-	return rows.Err()
+func (s sqliteStore) each(ctx context.Context, f func(scan func(...any) error) error, query string, args ...any) error {
+	return eachRow(ctx, s.tx, f, query, args...)
 }
 
 func (s sqliteStore) files(ctx context.Context, yield func(file)) error {
@@ -201,9 +190,18 @@ func (s sqliteStore) applyVector(ctx context.Context, v Vector) error {
 // current filters pages of p to those whose document some file holds now.
 const current = `EXISTS (SELECT 1 FROM doc_file f WHERE f.document = p.document AND f.gone = 0)`
 
-func (s sqliteStore) byWords(ctx context.Context, query string, limit int) ([]int64, error) {
+// matchQuery is terms in FTS5's query form: each a quoted string, in which nothing has a meaning, and any of them enough.
+func matchQuery(terms []string) string {
+	quoted := make([]string, len(terms))
+	for i, t := range terms {
+		quoted[i] = `"` + strings.ReplaceAll(t, `"`, `""`) + `"`
+	}
+	return strings.Join(quoted, " OR ")
+}
+
+func (s sqliteStore) byWords(ctx context.Context, terms []string, limit int) ([]int64, error) {
 	return s.ids(ctx, `SELECT p.id FROM doc_text JOIN doc_page p ON p.id = doc_text.rowid
-		WHERE doc_text MATCH $1 AND `+current+` ORDER BY doc_text.rank LIMIT $2`, query, limit)
+		WHERE doc_text MATCH $1 AND `+current+` ORDER BY doc_text.rank LIMIT $2`, matchQuery(terms), limit)
 }
 
 func (s sqliteStore) ids(ctx context.Context, query string, args ...any) ([]int64, error) {
@@ -217,9 +215,9 @@ func (s sqliteStore) ids(ctx context.Context, query string, args ...any) ([]int6
 	return out, err
 }
 
-func (s sqliteStore) excerpt(ctx context.Context, query string, id int64) (string, error) {
+func (s sqliteStore) excerpt(ctx context.Context, terms []string, id int64) (string, error) {
 	var e string
-	err := s.tx.QueryRow(ctx, `SELECT snippet(doc_text, 0, '', '', '…', 32) FROM doc_text WHERE doc_text MATCH $1 AND rowid = $2`, query, id).Scan(&e)
+	err := s.tx.QueryRow(ctx, `SELECT snippet(doc_text, 0, '', '', '…', 32) FROM doc_text WHERE doc_text MATCH $1 AND rowid = $2`, matchQuery(terms), id).Scan(&e)
 	if errors.Is(err, ledger.ErrNoRows) {
 		return "", nil // found by likeness
 	}

@@ -2,6 +2,7 @@ package agents
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/swarmlog/swarmlog/internal/fault"
@@ -47,11 +48,11 @@ type store interface {
 	applyNotes(ctx context.Context, n Notes) error
 	applyVector(ctx context.Context, v Vector) error
 
-	// byWords ranks pages by full text, best first; the query is in the index's own form.
-	byWords(ctx context.Context, query string, limit int) ([]int64, error)
+	// byWords ranks pages by full text, best first. Any of the terms is enough; one of several words is a phrase.
+	byWords(ctx context.Context, terms []string, limit int) ([]int64, error)
 	byVector(ctx context.Context, vector []byte, model string, dims, limit int) ([]int64, error)
-	// excerpt is where a page has the query's words; "": nowhere.
-	excerpt(ctx context.Context, query string, id int64) (string, error)
+	// excerpt is where a page has the terms; "": nowhere.
+	excerpt(ctx context.Context, terms []string, id int64) (string, error)
 	hit(ctx context.Context, id int64) (Hit, error)
 	pages(ctx context.Context, yield func(PageRow) error) error
 	counts(ctx context.Context) (Counts, error)
@@ -59,10 +60,29 @@ type store interface {
 
 // storeOf is the store for a transaction's dialect.
 func storeOf(tx ledger.Tx) (store, error) {
-	if d := tx.Dialect(); d != "sqlite" {
-		return nil, fault.Fatalf("the index of documents isn't written for ledgers in %s: use the embedded ledger", d)
+	switch d := tx.Dialect(); d {
+	case "sqlite":
+		return sqliteStore{tx}, nil
+	case "postgres":
+		return postgresStore{tx}, nil
+	default:
+		return nil, fault.Fatalf("the index of documents isn't written for ledgers in %s: use SQLite or PostgreSQL", d)
 	}
-	return sqliteStore{tx}, nil
+}
+
+// eachRow runs a query and hands each row's Scan to f.
+func eachRow(ctx context.Context, tx ledger.Tx, f func(scan func(...any) error) error, query string, args ...any) (err error) {
+	rows, err := tx.Query(ctx, query, args...)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	for rows.Next() {
+		if err := f(rows.Scan); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
 }
 
 func setup(ctx context.Context, tx ledger.Tx) error {
