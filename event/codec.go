@@ -23,7 +23,9 @@ const (
 const TypeTombstone = "io.swarmlog.tombstone"
 
 // Tombstone tells whether the event is the deletion of its subject on a compacted topic.
-func (e Event) Tombstone() bool { return e.Type == TypeTombstone && e.Positional && e.Data == nil }
+func (e Event) Tombstone() bool {
+	return e.Type == TypeTombstone && (e.Positional || e.forwarded) && e.Data == nil
+}
 
 // Decode reads a record that stands at a position. It understands CloudEvents
 // 1.0 in the binary and the structured mode of the Kafka protocol binding, the
@@ -174,7 +176,12 @@ func taskID(payload []byte) (string, error) {
 	return string(id), checkIdentity("payload.taskId", id)
 }
 
+// positional makes the event of a record that has no id: its place is its id, which it keeps where it was forwarded, so
+// that the copies that forwarding may make are told.
 func positional(m Message, at Position) Event {
+	if o, ok := m.Origin(at.Topic); ok {
+		return Event{ID: o.String(), Source: "kafka:///" + at.Topic, Time: o.Time, forwarded: true}
+	}
 	id := PositionID(at)
 	if !m.Time.IsZero() {
 		id = stampedID(id, m.Time)
@@ -201,11 +208,10 @@ func aggregate(m Message) string {
 			return string(h.Value)
 		}
 	}
-	subject, err := keySubject(m.Key)
-	if err != nil {
-		return "key-" + digestID("key", string(m.Key))
+	if len(m.Key) == 0 {
+		return ""
 	}
-	return subject
+	return KeyName(m.Key)
 }
 
 // IsJSON tells whether the content type declares JSON: */json or */*+json.

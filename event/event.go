@@ -55,6 +55,7 @@ type Event struct {
 	// Positional is true where the id was made from the record's position,
 	// since the record carried none. Such ids have no copies.
 	Positional bool
+	forwarded  bool // its id was made from the position that its record had first
 
 	err error
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	mathrand "math/rand/v2"
 	"slices"
 	"strings"
 	"time"
@@ -33,9 +34,13 @@ func (a *App) Publish(ctx context.Context, topic string, events ...event.Event) 
 	if err != nil {
 		return fmt.Errorf("publish to %s: %w", topic, err)
 	}
+	slots, err := a.ledger.Route(ctx, topics[0].ID, topic, topics[0].Partitions)
+	if err != nil {
+		return fmt.Errorf("publish to %s: look up its route: %w", topic, err)
+	}
 	records := make([]broker.Record, len(events))
 	for i, e := range events {
-		if records[i], err = a.record(topics[0], e); err != nil {
+		if records[i], err = a.record(topics[0], slots, e); err != nil {
 			return fmt.Errorf("publish to %s: event %d: %w", topic, i, err)
 		}
 	}
@@ -56,7 +61,8 @@ func (a *App) Publish(ctx context.Context, topic string, events ...event.Event) 
 	return nil
 }
 
-func (a *App) record(topic broker.Topic, e event.Event) (broker.Record, error) {
+// record is an event's, where its key's slot leads.
+func (a *App) record(topic broker.Topic, slots int32, e event.Event) (broker.Record, error) {
 	if err := e.Err(); err != nil {
 		return broker.Record{}, err
 	}
@@ -73,8 +79,11 @@ func (a *App) record(topic broker.Topic, e event.Event) (broker.Record, error) {
 	if err != nil {
 		return broker.Record{}, err
 	}
-	return broker.Record{Message: m, TopicID: topic.ID, Position: event.Position{Topic: topic.Name,
-		Partition: route.Partition(m.Key, topic.Partitions)}}, nil
+	partition := mathrand.Int32N(topic.Partitions) // without a key it may stand anywhere
+	if m.Key != nil {
+		partition = route.Partition(m.Key, slots)
+	}
+	return broker.Record{Message: m, TopicID: topic.ID, Position: event.Position{Topic: topic.Name, Partition: partition}}, nil
 }
 
 // Settled waits until nothing is left that could settle by itself.

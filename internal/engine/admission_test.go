@@ -12,6 +12,7 @@ import (
 	"github.com/swarmlog/swarmlog/internal/broker"
 	"github.com/swarmlog/swarmlog/internal/engine"
 	"github.com/swarmlog/swarmlog/internal/fault"
+	"github.com/swarmlog/swarmlog/internal/route"
 	"github.com/swarmlog/swarmlog/ledger"
 )
 
@@ -69,12 +70,18 @@ func TestPartitionIsHeldBackAtItsBound(t *testing.T) {
 	}
 }
 
-// publishTo appends n events of a hundred subjects and a size to one partition.
+// publishTo appends n events of a hundred subjects, which lead there, and a size to one partition.
 func (w *world) publishTo(topic string, partition int32, n, size int) {
 	w.t.Helper()
 	answers := make(chan error, n)
+	var subjects []string
+	for i := 0; len(subjects) < 100; i++ {
+		if s := fmt.Sprintf("subject-%d", i); route.Partition([]byte(s), w.topics[topic].Partitions) == partition {
+			subjects = append(subjects, s)
+		}
+	}
 	for i := range n {
-		e := event.New("T", fmt.Sprintf("subject-%d", i%100), make([]byte, size))
+		e := event.New("T", subjects[i%100], make([]byte, size))
 		e.Source, e.ID = "//test", fmt.Sprintf("%06d", i)
 		m, err := e.Encode()
 		must(w.t, err)
@@ -119,7 +126,8 @@ func TestCopiesWithinAFetchAndOnOtherPartitions(t *testing.T) {
 	if len(seen) != subjects*n {
 		t.Errorf("%d of %d events have an effect", len(seen), subjects*n)
 	}
-	if c := w.counters("r"); c != (ledger.Counters{Applied: subjects * n, Duplicate: int64(sent - subjects*n)}) {
+	c := w.counters("r") // what isn't where it belongs is forwarded, and then told as a copy like any other
+	if c.Misrouted == 0 || c != (ledger.Counters{Applied: subjects * n, Duplicate: int64(sent - subjects*n), Misrouted: c.Misrouted}) {
 		t.Errorf("%d records: %+v", sent, c)
 	}
 }

@@ -32,6 +32,8 @@ type Agent struct {
 	Weigh  func(e event.Event) int64                     // bytes that a step will hold; nil: the record's size
 	Limits Limits
 	OnDead OnDead
+
+	forwards bool // the internal agent that moves misrouted records to where they belong
 }
 
 // Limits bound what an agent does at once. The zero value of a field means its default.

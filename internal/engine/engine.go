@@ -82,6 +82,7 @@ type Engine struct {
 	others      atomic.Int32  // live workers beside this one
 	draining    atomic.Bool
 	topics      *topics
+	alarms      alarms
 
 	started time.Time
 	shared  atomic.Bool // leases have been taken for the first time
@@ -102,7 +103,7 @@ func New(opts Options, agents []Agent, sources []Source) (*Engine, error) {
 	e.commits = newCommitter(opts)
 	e.topics = newTopics(opts)
 	e.relay = newRelay(opts, e.commits, e.topics)
-	names := map[string]bool{}
+	names := map[string]bool{ForwardAgent: true}
 	for _, a := range agents {
 		if a.Name == "" || a.Handle == nil || len(a.Reads) == 0 {
 			return nil, fmt.Errorf("engine: agent %q needs a name, a handler and a topic to read", a.Name)
@@ -112,6 +113,9 @@ func New(opts Options, agents []Agent, sources []Source) (*Engine, error) {
 		}
 		names[a.Name] = true
 		e.groups = append(e.groups, newGroup(e, a))
+	}
+	if len(agents) > 0 {
+		e.groups = append(e.groups, newGroup(e, forwarder(agents)))
 	}
 	for _, s := range sources {
 		if s.Name == "" || s.Run == nil {

@@ -42,6 +42,8 @@ type group struct {
 	openCircuits    int                 // of them, those that let nothing through
 	failed          error
 	estates         estates
+	misrouted       int64         // records passed over
+	covers          chan struct{} // of the forwarding agent: closed once it has a topic to read
 	toldUnavailable time.Time     // when it was last told that something is down
 	room            chan struct{} // signalled when queued falls
 	changed         chan struct{} // closed and renewed when running or a partition's pending falls to zero
@@ -96,7 +98,7 @@ func newGroup(e *Engine, spec Agent) *group {
 	setDefault(&spec.OnDead, Park)
 	return &group{eng: e, spec: spec, log: e.log.With("agent", spec.Name), parts: map[partID]*partition{},
 		carrying: map[*partition]struct{}{},
-		topics:   map[string]broker.Topic{}, room: make(chan struct{}, 1), changed: make(chan struct{})}
+		topics:   map[string]broker.Topic{}, room: make(chan struct{}, 1), changed: make(chan struct{}), covers: make(chan struct{})}
 }
 
 // targets are the topics that the agent's outbox may name.
@@ -116,13 +118,21 @@ func (g *group) lookUp(ctx context.Context) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, name := range g.spec.Reads {
-		g.topics[name] = g.eng.topics.of(name).Topic
+		t := g.eng.topics.of(name)
+		if !g.spec.forwards {
+			g.topics[name] = t.Topic
+		} else if t.Partitions > t.slots {
+			g.coverLocked(name)
+		}
 	}
 	return nil
 }
 
 // run reads and admits until ctx ends.
 func (g *group) run(ctx context.Context) {
+	if !g.awaitTopics(ctx) {
+		return
+	}
 	reader, err := g.eng.opts.Broker.Reader(g.eng.opts.Swarm + "." + g.spec.Name)
 	if err != nil {
 		g.fail(fmt.Errorf("open a reader: %w", err))
@@ -239,11 +249,7 @@ func (g *group) arrive(ctx context.Context, f broker.Fetch, births int64) (a arr
 		g.unreadable(ctx, p, f.Err)
 		return arrival{}, false
 	}
-	a = arrival{p, f.End, make([]*task, len(f.Records))}
-	for i := range f.Records {
-		a.tasks[i] = g.open(f.Records[i])
-	}
-	return a, true
+	return arrival{p, f.End, g.sort(f.Records)}, true
 }
 
 // queue puts what arrived into lanes, and starts what the limits allow.
@@ -270,6 +276,9 @@ func (g *group) queue(arrivals []arrival) {
 
 // open decodes a record. One that can't be decoded becomes a task that dies.
 func (g *group) open(r broker.Record) *task {
+	if g.spec.forwards {
+		return g.openKey(r)
+	}
 	t := &task{record: r, bytes: int64(len(r.Key) + len(r.Value) + 64)}
 	t.event, t.broken = event.Decode(r.Message, r.Position)
 	if t.broken != nil {
@@ -290,7 +299,7 @@ func (g *group) askSeen(ctx context.Context, tasks []*task) {
 	asked := make([]*task, 0, len(tasks))
 	for _, t := range tasks {
 		_, inSequence := t.event.Sequence() // which tells copies, at the commit
-		if t.broken == nil && !t.event.Positional && !inSequence {
+		if t.broken == nil && !t.misrouted && !t.event.Positional && !inSequence {
 			ids = append(ids, ledger.Identity{Source: t.event.Source, ID: t.event.ID})
 			asked = append(asked, t)
 		}

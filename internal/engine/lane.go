@@ -10,15 +10,17 @@ import (
 
 // task is a record on its way through its lane.
 type task struct {
-	record broker.Record
-	event  event.Event
-	broken error // why the record can't be decoded
-	from   int64 // first offset that the task finishes
-	bytes  int64 // size of the record
-	weight int64 // what a step of it holds
-	seen   *[16]byte
-	again  bool   // ask seen before working: a copy may have been ahead in the lane
-	parked string // why its aggregate is parked, as of the running attempt's start
+	record    broker.Record
+	event     event.Event
+	broken    error // why the record can't be decoded
+	misrouted bool  // its key leads elsewhere: it's passed over here
+	passed    bool  // it stands for records that the forwarding agent has nothing to do with
+	from      int64 // first offset that the task finishes
+	bytes     int64 // size of the record
+	weight    int64 // what a step of it holds
+	seen      *[16]byte
+	again     bool   // ask seen before working: a copy may have been ahead in the lane
+	parked    string // why its aggregate is parked, as of the running attempt's start
 
 	lane        *lane
 	attempt     int // runs

@@ -96,6 +96,7 @@ func (e *Engine) share(ctx context.Context) {
 		var workers []ledger.Worker
 		if workers, err = e.opts.Ledger.Workers(ctx, e.opts.LeaseTime); err == nil {
 			workers = slices.DeleteFunc(workers, func(w ledger.Worker) bool { return w.Steps < 0 })
+			e.coverKnown(leases)
 			e.others.Store(int32(othersAmong(workers, e.opts.Worker)))
 			for _, g := range e.groups {
 				g.take(ctx, leases, workers)

@@ -33,15 +33,16 @@ func (noMeter) Published(int)                  {}
 type NoticeKind string
 
 const (
-	NoticeDead    NoticeKind = "dead"    // a record was dead-lettered
-	NoticeWaiting NoticeKind = "waiting" // a record went to the backlog
-	NoticeRetry   NoticeKind = "retry"   // a step failed and will run again
-	NoticeLease   NoticeKind = "lease"   // a partition was taken, lost or given back
-	NoticeStall   NoticeKind = "stall"   // commits or publishing can't go on for now
-	NoticeFailed  NoticeKind = "failed"  // an agent stopped for good
-	NoticeCircuit NoticeKind = "circuit" // something that steps depend on is down, or back
-	NoticeLost    NoticeKind = "lost"    // records were no longer in the log when they were to be read
-	NoticeTopic   NoticeKind = "topic"   // a topic has grown, is missing, or was created anew
+	NoticeDead      NoticeKind = "dead"      // a record was dead-lettered
+	NoticeWaiting   NoticeKind = "waiting"   // a record went to the backlog
+	NoticeRetry     NoticeKind = "retry"     // a step failed and will run again
+	NoticeLease     NoticeKind = "lease"     // a partition was taken, lost or given back
+	NoticeStall     NoticeKind = "stall"     // commits or publishing can't go on for now
+	NoticeFailed    NoticeKind = "failed"    // an agent stopped for good
+	NoticeCircuit   NoticeKind = "circuit"   // something that steps depend on is down, or back
+	NoticeLost      NoticeKind = "lost"      // records were no longer in the log when they were to be read
+	NoticeTopic     NoticeKind = "topic"     // a topic has grown, is missing, or was created anew
+	NoticeMisrouted NoticeKind = "misrouted" // records stand where their keys don't lead: a producer's partitioner differs, or the topic has grown
 )
 
 // Notice is something that happened and that a person may want to see.

@@ -19,6 +19,7 @@ type AgentStatus struct {
 	Running    int           // handlers
 	Queued     int           // records admitted and not settled
 	Weight     int64         // bytes of them
+	Misrouted  int64         // records that this worker passed over, since their keys lead elsewhere
 	StepLimit  time.Duration // of a handler's run; 0 for a source
 	Partitions []PartitionStatus
 	Lanes      []LaneStatus // the lanes at work the longest, at most 20
@@ -63,7 +64,9 @@ func (e *Engine) Status() []AgentStatus {
 		all = append(all, AgentStatus{Name: s.spec.Name, Source: true, Idle: s.isIdle(), Failed: s.failure()})
 	}
 	for _, g := range e.groups {
-		all = append(all, g.status())
+		if g.covering() {
+			all = append(all, g.status())
+		}
 	}
 	return all
 }
@@ -71,7 +74,7 @@ func (e *Engine) Status() []AgentStatus {
 func (g *group) status() AgentStatus {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	a := AgentStatus{Name: g.spec.Name, Failed: g.failed, Running: g.running, Weight: g.queued, StepLimit: g.spec.Limits.Timeout}
+	a := AgentStatus{Name: g.spec.Name, Misrouted: g.misrouted, Failed: g.failed, Running: g.running, Weight: g.queued, StepLimit: g.spec.Limits.Timeout}
 	for _, p := range g.parts {
 		a.Queued += p.pending
 		a.Partitions = append(a.Partitions, p.status(g.eng.relay.held(p.fence.Key)))
@@ -139,6 +142,7 @@ func (e *Engine) Idle(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, err
 	}
+	e.coverKnown(totals.Leases)
 	for _, s := range e.sources {
 		if !s.settled(totals.Leases) {
 			return false, nil

@@ -196,6 +196,9 @@ func (e *Engine) changed(c change) {
 	}
 	for _, g := range e.groups {
 		g.renewed(c.is.Topic)
+		if g.spec.forwards && c.is.Partitions > c.is.slots {
+			g.cover(c.is.Name)
+		}
 	}
 	e.relay.do(func() { e.relay.refile(c.is) })
 }

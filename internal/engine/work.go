@@ -84,6 +84,9 @@ func (g *group) submit(t *task, step *ledger.Step) {
 func (g *group) attempt(t *task) (*ledger.Step, error) {
 	p := t.lane.p
 	t.uses, t.ran = nil, false
+	if t.misrouted || t.passed {
+		return g.unhandled(t)
+	}
 	if t.broken != nil {
 		return nil, fault.As(fault.Permanent, t.broken)
 	}
@@ -107,9 +110,9 @@ func (g *group) attempt(t *task) (*ledger.Step, error) {
 	if hops := t.event.Hops(); hops > g.spec.Limits.Hops {
 		return nil, fault.Permanentf("event came %d hops from its origin, over the limit of %d: agents feed each other in a circle", hops, g.spec.Limits.Hops)
 	}
-	if at, ok := t.event.RecordedTime(); ok && t.record.Time.Sub(at) > g.eng.opts.Horizon {
+	if at, ok := t.event.RecordedTime(); ok && t.appended().Sub(at) > g.eng.opts.Horizon {
 		return nil, fault.Permanentf("too old to tell whether it was handled before: recorded at %s, appended at %s, and ids are kept for %s",
-			at.Format(time.RFC3339), t.record.Time.Format(time.RFC3339), g.eng.opts.Horizon)
+			at.Format(time.RFC3339), t.appended().Format(time.RFC3339), g.eng.opts.Horizon)
 	}
 	return g.handle(t)
 }
