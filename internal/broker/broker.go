@@ -37,7 +37,8 @@ type Topic struct {
 	Name       string
 	ID         TopicID
 	Partitions int32
-	MaxBytes   int // largest record batch that it takes, in bytes
+	MaxBytes   int  // largest record batch that it takes, in bytes
+	Compact    bool // it's compacted, and so refuses records without a key
 }
 
 // TopicSpec is a topic to create. The replication factor and

@@ -186,6 +186,9 @@ func (e *Engine) outgoing(agent string, in event.Event, emits []emission) ([]led
 		if size, limit := size(m), e.relay.limit(em.topic); size > limit {
 			return nil, fault.Permanentf("emit %s: the record would have %d bytes and the topic takes %d: put the large part elsewhere and emit a reference to it", em, size, limit)
 		}
+		if len(m.Key) == 0 && e.relay.topics.of(em.topic).Compact {
+			return nil, fault.Permanentf("emit %s: the topic is compacted, and brokers refuse records without a key there: give the event a subject", em)
+		}
 		rows[i] = ledger.Outgoing{Topic: em.topic, Partition: -1, Message: m}
 	}
 	return rows, nil

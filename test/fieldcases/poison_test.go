@@ -63,6 +63,29 @@ func TestP7NullEmptyAndTheWordNull(t *testing.T) {
 	})
 }
 
+// P7, the last line: an event without a key can't go to a compacted topic. It dies at once, with what to do, and what has
+// a key goes on.
+func TestP7KeylessToACompactedTopic(t *testing.T) {
+	t.Parallel()
+	agent := engine.Agent{Name: "r", Reads: []string{"in"}, Emits: []string{"out"}, Handle: func(_ context.Context, e event.Event, s *engine.Step) error {
+		s.Emit(event.New("DoneEvent", "", nil))
+		return nil
+	}}
+	s := start(t, newPair(t), one, func(c *app.Config) {
+		c.Topics = append(c.Topics, broker.TopicSpec{Name: "out", Partitions: 1, Config: map[string]string{"cleanup.policy": "compact"}})
+	}, agent)
+	s.produce(cloudEvent("in", "", "keyless", asJSON, []byte(`{}`)), cloudEvent("in", "k", "keyed", asJSON, []byte(`{}`)))
+	s.settle()
+	dead := s.dead("in")
+	if len(dead) != 1 || header(dead[0], "ce_id") != "keyless" || header(dead[0], engine.HeaderDeadAttempts) != "1" ||
+		!strings.Contains(header(dead[0], engine.HeaderDeadReason), "give the event a subject") {
+		t.Errorf("dead letters: %v", dead)
+	}
+	if out := s.held("out"); len(out) != 1 {
+		t.Errorf("%d events were published", len(out))
+	}
+}
+
 // P9: an id comes again with the same content in other spelling, and with other content.
 func TestP9SameIDOtherPayload(t *testing.T) {
 	t.Parallel()

@@ -183,9 +183,9 @@ func (p *publisher) limit(topic string) int {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), limitWait)
 	defer cancel()
-	if limits, err := p.b.maxBytes(ctx, []string{topic}); err == nil && limits[topic] > 0 {
-		p.b.limits.Store(topic, limits[topic])
-		return min(limits[topic], maxBatchBytes)
+	if configs, err := p.b.configured(ctx, []string{topic}); err == nil && configs[topic].maxBytes > 0 {
+		p.b.limits.Store(topic, configs[topic].maxBytes)
+		return min(configs[topic].maxBytes, maxBatchBytes)
 	}
 	p.b.limits.Store(topic, defaultBatchBytes) // once is enough to wait for; Topics corrects it
 	return defaultBatchBytes

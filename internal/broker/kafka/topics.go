@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -16,6 +17,7 @@ import (
 
 const (
 	maxBytesKey  = "max.message.bytes"
+	cleanupKey   = "cleanup.policy"
 	minInSyncKey = "min.insync.replicas"
 	// defaultMaxBytes is Kafka's default of max.message.bytes, taken where we may not read a topic's configuration.
 	defaultMaxBytes = 1_048_588
@@ -32,7 +34,7 @@ func (b *Broker) Topics(ctx context.Context, names ...string) ([]broker.Topic, e
 	if err != nil {
 		return nil, fmt.Errorf("describe topics: %w", explain(err))
 	}
-	limits, err := b.maxBytes(ctx, names)
+	configs, err := b.configured(ctx, names)
 	if err != nil {
 		return nil, fmt.Errorf("describe topics: read their configuration: %w", explain(err))
 	}
@@ -48,7 +50,7 @@ func (b *Broker) Topics(ctx context.Context, names ...string) ([]broker.Topic, e
 			errors.Is(err, kerr.TopicAuthorizationFailed):
 			return nil, fmt.Errorf("describe topic %q: %w", name, explain(err))
 		}
-		topics[i] = broker.Topic{Name: name, ID: t.TopicID, Partitions: int32(len(t.Partitions)), MaxBytes: limits[name]}
+		topics[i] = broker.Topic{Name: name, ID: t.TopicID, Partitions: int32(len(t.Partitions)), MaxBytes: configs[name].maxBytes, Compact: configs[name].compact}
 	}
 	return topics, nil
 }
@@ -75,31 +77,42 @@ func metadata(ctx context.Context, of kmsg.Requestor, names []string) (map[strin
 	return found, nil
 }
 
-// maxBytes reads max.message.bytes of topics, and remembers it for the publisher.
-func (b *Broker) maxBytes(ctx context.Context, names []string) (map[string]int, error) {
-	configs, err := b.admin.DescribeTopicConfigs(ctx, names...)
+// configured is what is wanted of a topic's configuration.
+type configured struct {
+	maxBytes int
+	compact  bool
+}
+
+// configured reads the configuration of topics, and remembers their limits for the publisher.
+func (b *Broker) configured(ctx context.Context, names []string) (map[string]configured, error) {
+	all, err := b.admin.DescribeTopicConfigs(ctx, names...)
 	if err != nil {
 		return nil, err
 	}
-	limits := make(map[string]int, len(names))
-	for _, c := range configs {
-		limits[c.Name] = defaultMaxBytes
+	configs := make(map[string]configured, len(names))
+	for _, c := range all {
+		of := configured{maxBytes: defaultMaxBytes}
 		if c.Err != nil {
 			b.log.Debug("can't read a topic's configuration, taking the default largest batch",
 				"topic", c.Name, "bytes", defaultMaxBytes, "error", c.Err)
+			configs[c.Name] = of
 			continue
 		}
 		for _, entry := range c.Configs {
-			if entry.Key != maxBytesKey || entry.Value == nil {
-				continue
-			}
-			if n, err := strconv.Atoi(*entry.Value); err == nil && n > 0 {
-				limits[c.Name] = n
+			switch {
+			case entry.Value == nil:
+			case entry.Key == maxBytesKey:
+				if n, err := strconv.Atoi(*entry.Value); err == nil && n > 0 {
+					of.maxBytes = n
+				}
+			case entry.Key == cleanupKey:
+				of.compact = strings.Contains(*entry.Value, "compact")
 			}
 		}
-		b.limits.Store(c.Name, limits[c.Name])
+		configs[c.Name] = of
+		b.limits.Store(c.Name, of.maxBytes)
 	}
-	return limits, nil
+	return configs, nil
 }
 
 // batchLimit is what kgo asks for when it first produces to a partition.
@@ -133,7 +146,7 @@ func (b *Broker) Create(ctx context.Context, specs ...broker.TopicSpec) error {
 			return err
 		}
 	}
-	if _, err := b.maxBytes(ctx, names); err != nil {
+	if _, err := b.configured(ctx, names); err != nil {
 		return fmt.Errorf("create topics: read their configuration: %w", explain(err))
 	}
 	return nil
