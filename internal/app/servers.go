@@ -152,7 +152,37 @@ func kafkaOptions(k config.Kafka) (*KafkaOptions, error) {
 	if len(k.Brokers) == 0 {
 		return nil, errors.New("no broker is named: write kafka: {brokers: [HOST:9092]}, set SWARMLOG_BROKERS or give --brokers")
 	}
-	return &KafkaOptions{Seeds: k.Brokers, ClientID: k.ClientID}, nil
+	o := &KafkaOptions{Seeds: k.Brokers, ClientID: k.ClientID}
+	if k.TLS.On {
+		o.TLS = &kafka.TLS{CAFile: k.TLS.CA, CertFile: k.TLS.Cert, KeyFile: k.TLS.Key, ServerName: k.TLS.ServerName}
+	}
+	if k.SASL.Mechanism == "" {
+		return o, nil
+	}
+	o.SASL = &kafka.SASL{Mechanism: k.SASL.Mechanism, User: k.SASL.User}
+	var client kafka.Secret
+	for _, one := range []struct {
+		key  config.Key
+		what string
+		to   *kafka.Secret
+	}{
+		{k.SASL.Password, "the user's password", &o.SASL.Password},
+		{k.SASL.Token, "the token", &o.SASL.Token},
+		{k.SASL.ClientSecret, "the client's secret", &client},
+	} {
+		s, err := one.key.Credential(one.what)
+		if err != nil {
+			return nil, fmt.Errorf("log in to Kafka: %w", err)
+		}
+		*one.to = kafka.Secret{Value: s.Reveal()}
+		if one.key.File != "" { // it may be renewed
+			*one.to = kafka.Secret{File: one.key.File}
+		}
+	}
+	if k.SASL.TokenURL != "" {
+		o.SASL.Client = &kafka.OAuthClient{Endpoint: k.SASL.TokenURL, ID: k.SASL.Client, Secret: client, Scope: k.SASL.Scope}
+	}
+	return o, nil
 }
 
 // postgresOptions are a swarm's settings as the ledger takes them.

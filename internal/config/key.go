@@ -45,11 +45,8 @@ func (Secret) Format(state fmt.State, verb rune) { _, _ = fmt.Fprint(state, "[se
 // Resolve reads the secret. A zero Key is an empty one.
 func (k Key) Resolve() (Secret, error) { return k.secret("the key of the model's server") }
 
-// Password reads the secret as a user's password.
-func (k Key) Password() (Secret, error) { return k.secret("the user's password") }
-
-// Token reads the secret as a token.
-func (k Key) Token() (Secret, error) { return k.secret("the token") }
+// Credential reads the secret where it's one of a broker's: what says which, for people.
+func (k Key) Credential(what string) (Secret, error) { return k.secret(what) }
 
 // secret reads it; what says what it is.
 func (k Key) secret(what string) (Secret, error) {

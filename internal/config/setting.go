@@ -204,9 +204,7 @@ func (r *reader) checkSASL(s *SASL) {
 			r.add(at, "sasl has no mechanism", "write mechanism: and one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, or set SWARMLOG_SASL_MECHANISM")
 		}
 	case OAuthBearer:
-		if s.Token.IsZero() {
-			r.add(at, "OAUTHBEARER has no token", "write token_file: PATH or token_env: NAME, or set SWARMLOG_SASL_TOKEN")
-		}
+		r.checkToken(at, s)
 	default:
 		if s.User == "" {
 			r.add(at, s.Mechanism+" has no user", "write user:, or set SWARMLOG_SASL_USER")
@@ -215,6 +213,27 @@ func (r *reader) checkSASL(s *SASL) {
 			r.add(at, s.Mechanism+" has no password", "write password_file: PATH or password_env: NAME, or set SWARMLOG_SASL_PASSWORD")
 		}
 	}
+}
+
+func (r *reader) checkToken(at *node, s *SASL) {
+	switch {
+	case s.Token.IsZero() && s.TokenURL == "":
+		r.add(at, "OAUTHBEARER has no token", "write token_file: PATH, token_env: NAME or token_url: ADDRESS, or set SWARMLOG_SASL_TOKEN")
+	case !s.Token.IsZero() && s.TokenURL != "":
+		r.add(r.at["kafka.sasl.token_url"], "OAUTHBEARER has a token and an address to get one from", "keep one of the two")
+	case s.TokenURL != "" && (s.Client == "" || s.ClientSecret.IsZero()):
+		r.add(r.at["kafka.sasl.token_url"], "token_url has no client to ask as", "write client: and client_secret_file: or client_secret_env:, or set SWARMLOG_SASL_CLIENT and SWARMLOG_SASL_CLIENT_SECRET")
+	}
+}
+
+func (r *reader) tokenURL(v *node, to *string) {
+	var text string
+	r.text(v, "token_url", &text)
+	if problem := urlProblem(text); text != "" && problem != "" {
+		r.add(v, "token_url "+problem, "write the address of the token endpoint, https://HOST/PATH, without a user or a secret")
+		return
+	}
+	*to = text
 }
 
 // first is where the first of some settings that is set stands, or nil.

@@ -52,7 +52,13 @@ type SASL struct {
 	Mechanism string // "": nobody
 	User      string
 	Password  Key
-	Token     Key // of OAUTHBEARER, read anew for each connection, so that another program may renew it
+	// Token is OAUTHBEARER's; a file is read anew for each connection, so that another program may renew it. Or tokens
+	// come from TokenURL, by OAuth's client credentials grant.
+	Token        Key
+	TokenURL     string
+	Client       string
+	ClientSecret Key
+	Scope        string
 }
 
 // Postgres says which database holds the ledger.
@@ -170,6 +176,20 @@ var settings = []setting{
 		read: func(r *reader, s *Settings, v *node) { r.secretEnv(v, "token_env", &s.Kafka.SASL.Token) }},
 	{key: "kafka.sasl.token_file", env: "SWARMLOG_SASL_TOKEN_FILE", doc: "or file that holds it, read anew for each connection, so that another program may renew it",
 		read: func(r *reader, s *Settings, v *node) { r.secretFile(v, "token_file", &s.Kafka.SASL.Token) }},
+	{key: "kafka.sasl.token_url", env: "SWARMLOG_SASL_TOKEN_URL", doc: "or where tokens are got by OAuth's client credentials grant",
+		read: func(r *reader, s *Settings, v *node) { r.tokenURL(v, &s.Kafka.SASL.TokenURL) }},
+	{key: "kafka.sasl.client", env: "SWARMLOG_SASL_CLIENT", doc: "the client's id there",
+		read: func(r *reader, s *Settings, v *node) { r.text(v, "client", &s.Kafka.SASL.Client) }},
+	{env: "SWARMLOG_SASL_CLIENT_SECRET", secret: true, doc: "and its secret",
+		read: func(r *reader, s *Settings, v *node) { r.secretIn(v, &s.Kafka.SASL.ClientSecret, Key{Env: v.text}) }},
+	{key: "kafka.sasl.client_secret_env", doc: "or name of another variable that holds it",
+		read: func(r *reader, s *Settings, v *node) { r.secretEnv(v, "client_secret_env", &s.Kafka.SASL.ClientSecret) }},
+	{key: "kafka.sasl.client_secret_file", env: "SWARMLOG_SASL_CLIENT_SECRET_FILE", doc: "or file that holds it, alone",
+		read: func(r *reader, s *Settings, v *node) {
+			r.secretFile(v, "client_secret_file", &s.Kafka.SASL.ClientSecret)
+		}},
+	{key: "kafka.sasl.scope", env: "SWARMLOG_SASL_SCOPE", normal: "none", doc: "the scope that is asked for there",
+		read: func(r *reader, s *Settings, v *node) { r.text(v, "scope", &s.Kafka.SASL.Scope) }},
 	{key: "postgres.dsn", env: "SWARMLOG_LEDGER", flag: "ledger", secret: true, doc: "PostgreSQL's connection string, `postgres://USER@HOST:5432/DATABASE`; in `swarm.yaml` without a password",
 		read: func(r *reader, s *Settings, v *node) { r.dsn(v, &s.Postgres.DSN) }},
 	{key: "postgres.dsn_env", doc: "name of another variable that holds it",
@@ -308,8 +328,9 @@ func (r *reader) section(s *Settings, prefix string, v *node) {
 // refused are keys that would hold secrets.
 var refused = map[string]map[string]string{
 	"kafka.sasl": {
-		"password": "keep secrets out of this file: write password_env: NAME or password_file: PATH",
-		"token":    "keep secrets out of this file: write token_env: NAME or token_file: PATH",
+		"password":      "keep secrets out of this file: write password_env: NAME or password_file: PATH",
+		"token":         "keep secrets out of this file: write token_env: NAME or token_file: PATH",
+		"client_secret": "keep secrets out of this file: write client_secret_env: NAME or client_secret_file: PATH",
 	},
 	"postgres": {"password": "keep secrets out of this file: write dsn_env: NAME or dsn_file: PATH, or set PGPASSWORD or PGPASSFILE"},
 }

@@ -32,6 +32,7 @@ type Agent struct {
 	Weigh  func(e event.Event) int64                     // bytes that a step will hold; nil: the record's size
 	Limits Limits
 	OnDead OnDead
+	Pool   string // of the workers that may run it; "": any
 
 	forwards bool // the internal agent that moves misrouted records to where they belong
 }
@@ -52,6 +53,7 @@ type Limits struct {
 type Source struct {
 	Name  string
 	Emits []string
+	Pool  string // of the workers that may run it; "": any
 	Setup func(ctx context.Context, tx ledger.Tx) error
 	// Run finds and offers until ctx ends. Returning earlier than that is an error of the source.
 	Run func(ctx context.Context, f *Feed) error

@@ -232,7 +232,7 @@ func (s *source) key() ledger.Key { return ledger.Key{Group: s.spec.Name} }
 // take acquires the source's lease unless it's held.
 func (s *source) take(ctx context.Context) {
 	s.mu.Lock()
-	wanted := s.lease.Epoch == 0 && s.failed == nil && !s.stopped
+	wanted := s.lease.Epoch == 0 && s.failed == nil && !s.stopped && mayRun(s.spec.Pool, s.eng.opts.Pool)
 	s.mu.Unlock()
 	if !wanted {
 		return

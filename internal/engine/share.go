@@ -11,10 +11,11 @@ import (
 // take acquires partitions that nobody owns, up to a share, or gives back what is above it: above the largest share
 // at once, and above the smallest one by one while another worker has less than that.
 func (g *group) take(ctx context.Context, leases []ledger.Lease, workers []ledger.Worker) {
-	if g.failure() != nil {
+	if g.failure() != nil || !mayRun(g.spec.Pool, g.eng.opts.Pool) {
 		g.giveUp(ctx)
 		return
 	}
+	workers = able(g.spec.Pool, workers)
 	free := g.free(leases)
 	g.mu.Lock()
 	own := len(g.parts)

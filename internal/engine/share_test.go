@@ -103,3 +103,27 @@ func TestWorkersJoinAndLeave(t *testing.T) {
 		}
 	}
 }
+
+// An agent with a pool runs on that pool's workers alone, which share it among themselves; the others' share of what
+// runs anywhere is as if it weren't there.
+func TestPoolsRunTheirOwnAgents(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "a")
+	heavy := recorder("heavy", "a")
+	heavy.Pool = "big"
+	agents := []engine.Agent{heavy, recorder("light", "a")}
+	in := func(worker, pool string) engine.Options {
+		o := w.options(worker)
+		o.Pool = pool
+		return o
+	}
+	small, _ := w.start(in("small", ""), agents...)
+	w.until("the small worker has all of the light agent", func() bool { return partitions(small) == 4 })
+	big, _ := w.start(in("big-1", "big"), agents...)
+	w.until("the light agent is shared, and the heavy one is on the big worker", func() bool { return partitions(small) == 2 && partitions(big) == 6 })
+	w.publish("a", numbered(20, 10)...)
+	w.settle(small)
+	w.settle(big)
+	checkOnce(t, w.rows("heavy"), 20, 10)
+	checkOnce(t, w.rows("light"), 20, 10)
+}
