@@ -74,6 +74,15 @@ func environment(op string, err error) error {
 	return fault.As(fault.Unavailable, fmt.Errorf("%s: %w", op, err))
 }
 
+// late is the error of a context that ended while the server, or the way to it, was waited for. A deadline that passes
+// so is nobody's fault: the record of a handler that reads the ledger in an outage must not be dead-lettered for it.
+func late(op string, err error) error {
+	if !errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	return environment(op, err)
+}
+
 // conflict tells whether two transactions got into each other's way; run again, each finds its place.
 func conflict(err error) bool {
 	return strings.HasPrefix(code(err), "40") || errors.Is(err, errRace)

@@ -52,6 +52,16 @@ type Server struct {
 	KnownVersion  int   // how many this program knows
 	Bytes         int64 // of the ledger's tables, with their indexes
 	Tables        []Table
+	// Lives are the servers and timelines that the ledger has lived on, the last one last. More than one says that
+	// PostgreSQL failed over, or that a backup was restored. None are known before a worker has opened it.
+	Lives []Life
+}
+
+// Life is a time in which a ledger lived on one server and timeline.
+type Life struct {
+	Since    time.Time // by the database's clock
+	System   string
+	Timeline string
 }
 
 // Setting is a server's setting and where it comes from.
@@ -236,9 +246,29 @@ func (i *inspection) tables(ctx context.Context) error {
 	if err != nil || !ours {
 		return err
 	}
-	err = i.c.QueryRow(ctx, "SELECT coalesce(max(version), 0) FROM "+quoteIdentifier(i.s.Schema)+".migration").Scan(&i.s.SchemaVersion)
-	if code(err) == "42501" {
-		return fault.As(fault.Unavailable, fmt.Errorf("%w: give role %s its rights on schema %s", err, i.s.User, i.s.Schema))
+	schema := quoteIdentifier(i.s.Schema)
+	if err := i.c.QueryRow(ctx, "SELECT coalesce(max(version), 0) FROM "+schema+".migration").Scan(&i.s.SchemaVersion); err != nil {
+		if code(err) == "42501" {
+			return fault.As(fault.Unavailable, fmt.Errorf("%w: give role %s its rights on schema %s", err, i.s.User, i.s.Schema))
+		}
+		return err
 	}
-	return err
+	if i.s.SchemaVersion < firstWithLives {
+		return nil
+	}
+	return i.lives(ctx, schema)
+}
+
+// firstWithLives is the migration that made the table.
+const firstWithLives = 2
+
+func (i *inspection) lives(ctx context.Context, schema string) error {
+	rows, err := i.c.Query(ctx, "SELECT since, system, timeline FROM "+schema+".life ORDER BY since")
+	if err != nil {
+		return err
+	}
+	return collect(rows, func(r pgx.CollectableRow) (l Life, err error) {
+		err = r.Scan(int64Time{&l.Since}, &l.System, &l.Timeline)
+		return l, err
+	}, func(l Life) { i.s.Lives = append(i.s.Lives, l) })
 }

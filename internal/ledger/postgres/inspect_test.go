@@ -29,6 +29,9 @@ func TestInspect(t *testing.T) {
 	if s.SchemaVersion != len(migrationFiles()) || s.KnownVersion != s.SchemaVersion || s.Bytes == 0 || len(s.Tables) < 5 {
 		t.Errorf("the ledger's tables: version %d of %d, %d bytes, %v", s.SchemaVersion, s.KnownVersion, s.Bytes, s.Tables)
 	}
+	if len(s.Lives) != 1 || s.Lives[0].System != s.System || s.Lives[0].Timeline != s.Timeline || s.Clock.Sub(s.Lives[0].Since) > time.Minute {
+		t.Errorf("lives of the ledger: %+v on %s, %s", s.Lives, s.System, s.Timeline)
+	}
 	if s.SynchronousCommit != (Setting{"local", "client"}) || s.IdleInTransaction != 1500*time.Millisecond {
 		t.Errorf("settings of the session: %+v, %v", s.SynchronousCommit, s.IdleInTransaction)
 	}

@@ -55,8 +55,8 @@ var (
 	qBeat = define("WITH n AS MATERIALIZED (SELECT {now} AS at), b AS (INSERT INTO {}worker (id, pool, started, beat, expires, steps, memory, in_flight, oldest) " +
 		"SELECT $1, $2, $3, n.at, n.at + $4, $5, $6, $7, $8 FROM n ON CONFLICT (id) DO UPDATE SET pool = excluded.pool, started = excluded.started, " +
 		"beat = excluded.beat, expires = excluded.expires, steps = excluded.steps, memory = excluded.memory, in_flight = excluded.in_flight, oldest = excluded.oldest), " +
-		"r AS (UPDATE {}tide SET token = token + 1, at = n.at FROM n WHERE one = (SELECT t.one FROM {}tide t, n WHERE t.at < n.at - 1000000 FOR UPDATE OF t SKIP LOCKED)) " +
-		"SELECT t.token, " + timeline + ", h.* FROM {}tide t LEFT JOIN (SELECT g.name, l.topic_id, l.part, l.owner, l.epoch, l.commits " +
+		"r AS (UPDATE {}tide SET token = token + 1, at = n.at FROM n WHERE one = (SELECT t.one FROM {}tide t, n WHERE t.at < n.at - 1000000 FOR UPDATE OF t SKIP LOCKED) RETURNING token) " +
+		"SELECT coalesce((SELECT token FROM r), t.token), " + timeline + ", h.* FROM {}tide t LEFT JOIN (SELECT g.name, l.topic_id, l.part, l.owner, l.epoch, l.commits " +
 		"FROM {}lease l JOIN {}agent_group g ON g.id = l.group_id WHERE l.owner = $1" + leaseOrder + ") h ON true")
 	qRetire = define("WITH c AS (SELECT lease_id, position FROM {}carried WHERE worker = $1 ORDER BY lease_id, position FOR UPDATE), " +
 		"d AS (DELETE FROM {}carried d USING c WHERE d.lease_id = c.lease_id AND d.position = c.position AND d.worker = $1) DELETE FROM {}worker WHERE id = $1")

@@ -187,7 +187,7 @@ func configure(o *Options) (*pgxpool.Config, error) {
 	if c.ValidateConnect == nil { // after a fail-over the old primary may be there still, as a stand-by
 		c.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsPrimary
 	}
-	c.DialFunc = (&net.Dialer{Timeout: c.ConnectTimeout,
+	c.DialFunc = (&net.Dialer{Timeout: c.ConnectTimeout, Control: unanswered(o.LeaseTime),
 		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: o.LeaseTime / 3, Interval: max(time.Second, o.LeaseTime/6), Count: 2}}).DialContext
 	if c.RuntimeParams["application_name"] == "" {
 		c.RuntimeParams["application_name"] = "swarmlog"

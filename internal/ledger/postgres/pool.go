@@ -52,7 +52,7 @@ func (db *DB) take(ctx context.Context, s share) (*link, error) {
 	select {
 	case s <- struct{}{}:
 	case <-ctx.Done():
-		return nil, fmt.Errorf("wait for a connection: %w", ctx.Err())
+		return nil, late("wait for a connection", ctx.Err())
 	case <-db.closed:
 		return nil, errClosed
 	}
@@ -73,7 +73,7 @@ func (db *DB) connect(ctx context.Context) (*pgxpool.Conn, error) {
 	case err == nil:
 		return c, nil
 	case ctx.Err() != nil:
-		return nil, fmt.Errorf("wait for a connection: %w", ctx.Err())
+		return nil, late("wait for a connection", ctx.Err())
 	case limited.Err() != nil:
 		return nil, environment("connect", fmt.Errorf("no connection within %s: %w", db.call, err))
 	}
@@ -133,6 +133,9 @@ func (db *DB) ownWithin(ctx context.Context, limit time.Duration, f func(context
 		return errClosed
 	default:
 	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	c, err := db.connect(ctx)
 	if err != nil {
 		return err
@@ -159,6 +162,8 @@ func (db *DB) ownWithin(ctx context.Context, limit time.Duration, f func(context
 // ownError gives the error of one of the ledger's own statements its class; errors of package ledger have theirs.
 func (db *DB) ownError(ctx context.Context, err error) error {
 	switch {
+	case ctx.Err() != nil && code(err) != "57014":
+		return late("ask PostgreSQL", ctx.Err())
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case environmental(err), errors.Is(err, ledger.ErrFenced), errors.Is(err, ledger.ErrHeld), errors.Is(err, ledger.ErrMode), errors.Is(err, errOwn):
@@ -243,7 +248,7 @@ func (t *turnstile) enter(ctx context.Context, keys []ledger.Key) error {
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return fmt.Errorf("wait for another commit of the same lease: %w", ctx.Err())
+			return late("wait for another commit of the same lease", ctx.Err())
 		}
 	}
 }

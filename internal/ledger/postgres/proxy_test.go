@@ -31,6 +31,9 @@ type proxy struct {
 	thawed   chan struct{}
 	wg       sync.WaitGroup
 
+	silent atomic.Bool // nothing gets through in either direction
+	refuse atomic.Bool // nobody is let in
+
 	mu    sync.Mutex
 	conns map[net.Conn]bool
 }
@@ -54,6 +57,10 @@ func newProxy(t testing.TB, dsn string) (*proxy, string) {
 			if err != nil {
 				return
 			}
+			if p.refuse.Load() {
+				_ = c.Close()
+				continue
+			}
 			p.wg.Go(func() { p.serve(c) })
 		}
 	})
@@ -70,6 +77,15 @@ func (p *proxy) close() {
 	p.mu.Unlock()
 	p.thaw()
 	p.wg.Wait()
+}
+
+// cut breaks all connections.
+func (p *proxy) cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for c := range p.conns {
+		_ = c.Close()
+	}
 }
 
 // thaw lets a stopped client go on.
@@ -107,6 +123,9 @@ func (p *proxy) serve(client net.Conn) {
 			if err != nil {
 				return
 			}
+			if p.silent.Load() {
+				continue
+			}
 			if mute.Load() {
 				if way(p.next.Load()) == loseAnswer {
 					p.next.Store(int32(straight))
@@ -135,6 +154,9 @@ func (p *proxy) forward(client, server net.Conn, mute *atomic.Bool) {
 		body := make([]byte, int(binary.BigEndian.Uint32(head[len(head)-4:]))-4)
 		if _, err := io.ReadFull(client, body); err != nil {
 			return
+		}
+		if p.silent.Load() {
+			continue
 		}
 		if !first && head[0] == 'Q' && string(body) == "COMMIT\x00" {
 			switch way(p.next.Load()) {

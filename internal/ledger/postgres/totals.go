@@ -101,7 +101,7 @@ func (db *DB) Setup(ctx context.Context, f func(context.Context, ledger.Tx) erro
 	b := &pgx.Batch{}
 	db.open(b, inSetup)
 	b.Queue("SELECT pg_advisory_xact_lock($1)", setupLock)
-	if err := send(ctx, l.conn(), b); err != nil {
+	if err := db.begun(ctx, l, b, 6*db.lock+db.call); err != nil {
 		l.rollback()
 		return fmt.Errorf("set up tables: %w", db.ownError(ctx, err))
 	}
@@ -125,13 +125,20 @@ func (db *DB) Read(ctx context.Context, f func(context.Context, ledger.Tx) error
 	defer l.close()
 	b := &pgx.Batch{}
 	db.open(b, inRead)
-	if err := send(ctx, l.conn(), b); err != nil {
+	if err := db.begun(ctx, l, b, db.call); err != nil {
 		l.rollback()
 		return fmt.Errorf("read: %w", db.ownError(ctx, err))
 	}
 	err = db.handle(ctx, l, inRead, f)
 	l.rollback()
 	return err
+}
+
+// begun sends what begins a transaction for users' code, which then has no limit of time but ctx.
+func (db *DB) begun(ctx context.Context, l *link, b *pgx.Batch, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	return send(ctx, l.conn(), b)
 }
 
 // handle runs f on the caller's goroutine with a handle on the open transaction.

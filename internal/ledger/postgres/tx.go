@@ -202,6 +202,8 @@ func (t *txn) check(ctx context.Context, op, query string, err error) error {
 		err = fault.Fatalf("%s ended the ledger's transaction (%v); return an error to undo a step", what, err)
 	case err == nil && status == 'E':
 		err = fault.Permanentf("%s left the transaction failed", what)
+	case status == 0 && c == "" && errors.Is(ctx.Err(), context.DeadlineExceeded): // the server didn't even answer the cancel request
+		err = late(what, ctx.Err())
 	case ctx.Err() != nil && (c == "57014" || c == ""):
 		err = fmt.Errorf("%s: %w", what, context.Cause(ctx))
 	case t.ctx.Err() != nil && (c == "57014" || c == ""):
