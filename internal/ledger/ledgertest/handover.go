@@ -59,6 +59,7 @@ func (k *kit) progress() ledger.Lease {
 }
 
 var handoverTests = []test{
+	{"RandomHandOversAddUp", randomHandOvers},
 	{"OnlyTheOneItIsPassedToMayTakeIt", func(k *kit) {
 		old := k.pass("w2", 3, 5)
 		if l := k.lease(old.Key); l.Held || l.Owner != "" {

@@ -101,6 +101,7 @@ func (k *kit) dead(offset int64, subject string) (*ledger.Step, ledger.Wait) {
 }
 
 var redriveTests = []test{
+	{"RandomRedrivesAddUp", randomRedrives},
 	{"ReleasedHeadIsHandledAndThenWhatIsBehindIt", func(k *kit) {
 		dead, b, c := k.parks(0, "doc"), k.behind(1, "doc"), k.behind(2, "doc")
 		for _, s := range []*ledger.Step{dead, b, c} {
@@ -410,6 +411,18 @@ var redriveTests = []test{
 		k.wantParked("doc", ledger.GoOnReason)
 		k.wantTotals(2, 1)
 		k.wantWaits(ledger.WaitQuery{DeadOnly: true}, "pages/0@0", "pages/0@1")
+	}},
+	{"CopyThatSortsBeforeADeadHeadStaysBehindIt", func(k *kit) {
+		head := k.inHistory(0, "doc", 1)
+		head.Outcome, head.Effects, head.Wait.Dead, head.Wait.Reason = ledger.Dead, nil, true, ledger.ParkedReason+" offset 0"
+		k.want(k.commit(head)[0], ledger.Dead, nil)
+		behind := k.behind(1, "doc") // its place, none, is before the head's
+		k.want(k.commit(behind)[0], ledger.Waiting, nil)
+		k.wantBacklog("doc", 1, 0)
+		k.wantParked("doc", ledger.ParkedReason)
+		done, err := k.l.Redrive(k.ctx, k.fence.Key, "doc")
+		k.decides(true, done, err)
+		k.wantParked("doc", ledger.GoOnReason)
 	}},
 	{"CopyOfAPutBackRecordIsADuplicate", func(k *kit) {
 		s, w := k.dead(0, "doc")
