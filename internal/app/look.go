@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/swarmlog/swarmlog/internal/circuit"
 	"github.com/swarmlog/swarmlog/internal/engine"
 	"github.com/swarmlog/swarmlog/internal/httpapi"
 	"github.com/swarmlog/swarmlog/internal/telemetry/status"
@@ -203,6 +204,11 @@ func join(g *status.Agent, s engine.AgentStatus, now time.Time) {
 			lane.RunningSeconds = now.Sub(l.Started).Seconds()
 		}
 		g.Lanes = append(g.Lanes, lane)
+	}
+	for _, c := range s.Circuits {
+		if c.State != circuit.Closed {
+			g.Circuits = append(g.Circuits, status.Circuit{Dependency: c.Dependency, Open: c.State == circuit.Open, Reason: c.Cause, Since: c.Since})
+		}
 	}
 	if s.Failed != nil {
 		g.State, g.Reason = status.AgentStopped, s.Failed.Error()

@@ -19,6 +19,11 @@ func ReadAll(ctx context.Context, b Broker, topic string, yield func(Record) err
 	if err != nil {
 		return err
 	}
+	return ReadRanges(ctx, b, topics[0], ranges, yield)
+}
+
+// ReadRanges is ReadAll of given ranges, one a partition, in the order of partitions; empty ones are passed over.
+func ReadRanges(ctx context.Context, b Broker, topic Topic, ranges []Range, yield func(Record) error) error {
 	reader, err := b.Reader("whole-topic")
 	if err != nil {
 		return err
@@ -28,7 +33,7 @@ func ReadAll(ctx context.Context, b Broker, topic string, yield func(Record) err
 	for n, r := range ranges {
 		if r.Start < r.End {
 			ends[int32(n)] = r.End
-			reader.Add(topics[0], int32(n), r.Start)
+			reader.Add(topic, int32(n), r.Start)
 		}
 	}
 	for len(ends) > 0 {
@@ -46,7 +51,7 @@ func ReadAll(ctx context.Context, b Broker, topic string, yield func(Record) err
 			}
 			if done {
 				delete(ends, f.Partition)
-				reader.Remove(topic, f.Partition)
+				reader.Remove(topic.Name, f.Partition)
 			}
 		}
 	}

@@ -20,7 +20,8 @@ const (
 	HeaderDeadTopicID   = "swarmlog-dead-topic-id" // in hex: a topic may be created anew under its name
 	HeaderDeadPartition = "swarmlog-dead-partition"
 	HeaderDeadOffset    = "swarmlog-dead-offset"
-	HeaderDeadReason    = "swarmlog-dead-reason" // at most 4 KiB
+	HeaderDeadTime      = "swarmlog-dead-record-time" // RFC 3339: when the record was appended
+	HeaderDeadReason    = "swarmlog-dead-reason"      // at most 4 KiB
 	HeaderDeadClass     = "swarmlog-dead-class"
 	HeaderDeadAttempts  = "swarmlog-dead-attempts"
 	HeaderDeadFirst     = "swarmlog-dead-first-failure" // RFC 3339
@@ -29,7 +30,13 @@ const (
 	deadPrefix          = "swarmlog-dead-"
 )
 
-const reasonLimit = 4 << 10
+const (
+	reasonLimit = 4 << 10
+	reasonShort = 256 // where the topic takes no more
+)
+
+// IsDeadHeader tells whether a header was added to a dead letter, and isn't its record's.
+func IsDeadHeader(key string) bool { return strings.HasPrefix(key, deadPrefix) }
 
 // DeadTopic is the dead-letter topic of a topic; it has the same partitions.
 func DeadTopic(topic string) string { return topic + ".dead" }
@@ -43,6 +50,11 @@ func (g *group) dead(t *task, why error) *ledger.Step {
 	if limit := g.eng.relay.limit(topic); size(m) > limit {
 		m.Headers = append(m.Headers, event.Header{Key: HeaderDeadOmitted, Value: []byte(strconv.Itoa(len(m.Value)))})
 		m.Value = nil
+		for i, h := range m.Headers { // a letter that its topic never takes would hold up all that is published after it
+			if h.Key == HeaderDeadReason && size(m) > limit {
+				m.Headers[i].Value = []byte(cut(string(h.Value), reasonShort))
+			}
+		}
 		if size(m) > limit { // what it carries besides is what is too large: only what says why stays
 			m.Headers = slices.DeleteFunc(m.Headers, func(h event.Header) bool { return !strings.HasPrefix(h.Key, deadPrefix) })
 		}
@@ -74,7 +86,7 @@ func (g *group) letter(t *task, why error) event.Message {
 		first = now
 	}
 	m := t.record.Message
-	headers := make([]event.Header, 0, len(m.Headers)+9)
+	headers := make([]event.Header, 0, len(m.Headers)+11)
 	for _, h := range m.Headers { // a letter that dies again replaces what was said of it
 		if !strings.HasPrefix(h.Key, deadPrefix) {
 			headers = append(headers, h)
@@ -86,6 +98,7 @@ func (g *group) letter(t *task, why error) event.Message {
 	add(HeaderDeadTopicID, t.record.TopicID.String())
 	add(HeaderDeadPartition, fmt.Sprint(t.record.Partition))
 	add(HeaderDeadOffset, fmt.Sprint(t.record.Offset))
+	add(HeaderDeadTime, t.record.Time.UTC().Format(time.RFC3339Nano))
 	add(HeaderDeadReason, cut(why.Error(), reasonLimit))
 	add(HeaderDeadClass, fault.ClassOf(why).String())
 	add(HeaderDeadAttempts, strconv.Itoa(t.attempt))
