@@ -120,11 +120,12 @@ var allowed = map[string][]string{
 	"inference":              {},
 	"ledger":                 {"event"},
 	"internal/canonical":     {},
+	"internal/circuit":       {},
 	"internal/fault":         {},
 	"internal/route":         {},
 	"internal/sabotage":      {},
 	"internal/broker":        {"event"},
-	"internal/engine":        {"event", "inference", "ledger", "internal/broker", "internal/canonical", "internal/fault", "internal/route", "internal/sabotage"},
+	"internal/engine":        {"event", "inference", "ledger", "internal/broker", "internal/canonical", "internal/circuit", "internal/fault", "internal/route", "internal/sabotage"},
 	"internal/ledger/sqlite": {"event", "ledger", "internal/canonical", "internal/fault", "internal/sabotage"},
 }
 
