@@ -142,9 +142,12 @@ func (p *partition) catchUp(lease ledger.Lease) {
 // carriedCommitted takes a record out of its lane that its carrier has committed, and notes whether its aggregate is
 // parked by that. While the lane was blocked nothing else of the aggregate can have been settled. g.mu is held.
 func (g *group) carriedCommitted(p *partition, key string, offset int64, parked map[string]string) bool {
-	if reason, ok := parked[key]; ok {
+	switch reason, ok := parked[key]; {
+	case p.drives[key] != nil:
+		g.driveOn(p, key) // its backlog is being gone through, and tells
+	case ok:
 		p.parked[key] = reason
-	} else {
+	default:
 		delete(p.parked, key)
 	}
 	l := p.lanes[key]

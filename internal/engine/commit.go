@@ -153,7 +153,7 @@ func settle(fs []finish, results []ledger.Result) {
 		if of[f.group] == nil {
 			groups = append(groups, f.group)
 		}
-		of[f.group] = append(of[f.group], settlement{f.task, f.step, results[i], nil})
+		of[f.group] = append(of[f.group], settlement{f.task, f.step, results[i]})
 	}
 	for _, g := range groups {
 		g.settle(of[g])

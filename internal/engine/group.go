@@ -40,6 +40,8 @@ type group struct {
 	closed          bool                // no more work is started
 	breakers        map[string]*breaker // by dependency
 	openCircuits    int                 // of them, those that let nothing through
+	due             []*drive            // aggregates whose backlog is to go on, as soon as few enough others do
+	driving         int
 	failed          error
 	estates         estates
 	misrouted       int64         // records passed over
@@ -78,6 +80,9 @@ type partition struct {
 	held     bool // paused at the reader
 	troubles int  // reads that failed in a row
 	leaving  bool // no more is admitted: the lease is about to be given back
+	drives   map[string]*drive
+	flying   map[string]int // records on their way into the backlog, by aggregate
+	dead     bool           // a record of it has died, at any time
 
 	handing bool             // its lease is just being passed on
 	passed  bool             // its lease was passed on, and what still runs of it is carried
@@ -333,7 +338,7 @@ func (g *group) enqueue(p *partition, t *task) {
 	t.from = p.from
 	p.from = offset + 1
 	g.account(p, t)
-	g.laneOf(p, t).push(g, t)
+	g.place(p, t)
 }
 
 func (g *group) notice(kind NoticeKind, p *partition, offset int64, subject, text string) {

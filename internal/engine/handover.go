@@ -57,6 +57,9 @@ func (g *group) leave(ctx context.Context, p *partition, to string) {
 // settledBut tells whether all that was started of a partition is settled, but steps that have been running since a
 // time. group.mu is held.
 func (p *partition) settledBut(since time.Time) bool {
+	if len(p.flying) > 0 {
+		return false
+	}
 	for _, l := range p.lanes {
 		if l.busy && len(l.queue) > 0 {
 			if at := l.queue[0].started; at.IsZero() || at.After(since) {

@@ -32,6 +32,7 @@ type task struct {
 	cancel      func()    // ends the running attempt of a backlog row
 	uses        []string  // what the last run of the handler said that it depends on
 	ran         bool      // the last attempt was a run of the handler
+	aside       bool      // on its way into the backlog, without having been in its aggregate's lane
 	row         *ledger.Wait
 }
 

@@ -61,10 +61,7 @@ func (g *group) begin(ctx context.Context, topic broker.Topic, id partID, lease 
 	if p.parked == nil {
 		p.parked = map[string]string{}
 	}
-	waiting, err := g.gaps(ctx, p)
-	if err != nil {
-		return nil, err
-	}
+	p.drives, p.flying, p.dead = map[string]*drive{}, map[string]int{}, lease.Counters.Dead > 0
 	p.block(lease.Carried)
 	p.ctx, p.lose = context.WithCancel(context.Background())
 	g.eng.relay.adopt(lease.Fence, lease.Seq)
@@ -72,10 +69,7 @@ func (g *group) begin(ctx context.Context, topic broker.Topic, id partID, lease 
 	g.births++
 	p.born = g.births
 	g.parts[id] = p
-	for _, t := range waiting {
-		g.account(p, t)
-		g.laneOf(p, t).push(g, t)
-	}
+	g.resume(p)
 	g.dispatch()
 	g.mu.Unlock()
 	if len(lease.Carried) > 0 {
@@ -132,6 +126,7 @@ func (g *group) forgetPart(p *partition) {
 // forgetQueued drops tasks of a partition that haven't been started: they will be read again. g.mu is held.
 func (g *group) forgetQueued(p *partition) {
 	g.forgetHeld(p)
+	g.forgetDrives(p)
 	others := func(lanes []*lane) []*lane {
 		return slices.DeleteFunc(lanes, func(l *lane) bool { return l.p == p })
 	}

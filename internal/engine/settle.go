@@ -20,7 +20,6 @@ type settlement struct {
 	task     *task
 	step     *ledger.Step
 	result   ledger.Result
-	released []*task // what was behind a gap that the step closed
 }
 
 // settle acts on what a commit made of the group's steps. The committer calls it, in the order of commits.
@@ -60,9 +59,7 @@ func (g *group) fenced(t *task, s *ledger.Step) {
 func (g *group) settled(all []settlement) {
 	g.letOut(all)
 	for i := range all {
-		s := &all[i]
-		g.eng.opts.Meter.Settled(g.spec.Name, s.result.Outcome)
-		s.released = g.released(s.task, s.step, s.result)
+		g.eng.opts.Meter.Settled(g.spec.Name, all[i].result.Outcome)
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -109,14 +106,8 @@ func (g *group) goOn(s *settlement) {
 		g.abandon(t)
 		return
 	}
-	for _, b := range s.released {
-		b.lane = t.lane
-		g.account(p, b)
-	}
-	if len(s.released) > 0 {
-		t.lane.queue = append(append(t.lane.queue[:1:1], s.released...), t.lane.queue[1:]...)
-	}
 	g.advance(t.lane)
+	g.wentOn(t, s.step, s.result)
 }
 
 // park notes which aggregates wait, and tells. g.mu is held.
@@ -129,6 +120,7 @@ func (g *group) park(t *task, s *ledger.Step, r ledger.Result) {
 			level = slog.LevelInfo
 		}
 		reason := deadReason(s)
+		p.dead = true
 		if s.Wait != nil && s.Wait.Dead {
 			p.parked[t.lane.key] = s.Wait.Reason
 		}

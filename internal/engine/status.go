@@ -37,6 +37,7 @@ type PartitionStatus struct {
 	Lanes     int       // aggregates with queued or running records
 	Deepest   int       // records of the longest lane
 	Parked    int       // aggregates that wait in the backlog
+	Redriving int       // of them, those that go on just now
 	Held      bool      // reading is paused: too much is queued
 	Oldest    time.Time // start of the oldest running step; zero: none runs
 	Pending   time.Time // append time of the oldest record that isn't settled; zero: none is known
@@ -97,7 +98,7 @@ func (g *group) status() AgentStatus {
 
 func (p *partition) status(out load) PartitionStatus {
 	s := PartitionStatus{Topic: p.id.topic, Partition: p.id.partition, Epoch: p.fence.Epoch, Next: p.next, End: max(p.end, p.next),
-		Lanes: len(p.lanes), Parked: len(p.parked), Held: p.held, Oldest: p.oldest(), Outbox: out.rows, Unsent: out.since}
+		Lanes: len(p.lanes), Parked: len(p.parked), Redriving: len(p.drives), Held: p.held, Oldest: p.oldest(), Outbox: out.rows, Unsent: out.since}
 	s.Lag = s.End - s.Next
 	for _, span := range p.finished {
 		s.Lag -= span.To - span.From + 1
@@ -169,7 +170,7 @@ func (g *group) busy() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, p := range g.parts {
-		if p.pending > 0 {
+		if p.pending > 0 || len(p.drives) > 0 {
 			return true
 		}
 	}

@@ -203,10 +203,10 @@ func (g *group) row(t *task, reason string) *ledger.Wait {
 // parkedBehind is why the task's aggregate is parked behind a dead record, or "". Behind a gap in the sequence it
 // isn't parked: there the ledger decides, since the missing event may be this one. g.mu is held.
 func (t *task) parkedBehind() string {
-	reason := t.lane.p.parked[t.lane.key]
-	if t.row != nil || isGap(reason) {
+	if t.row != nil {
 		return ""
 	}
+	reason, _ := t.lane.p.waits(t.lane.key)
 	return reason
 }
 
