@@ -57,8 +57,10 @@ func goesOn(reason string) bool { return strings.HasPrefix(reason, ledger.GoOnRe
 // waits tells whether records of an aggregate have to go to the backlog, and why. Behind a gap in the sequence they
 // don't: there the ledger decides, since the missing event may be one of them.
 func (p *partition) waits(key string) (reason string, waits bool) {
-	reason, ok := p.parked[key]
-	return reason, ok && !isGap(reason)
+	if reason, waits = p.parked[key]; isGap(reason) {
+		return "", false
+	}
+	return reason, waits
 }
 
 // driveOn lets the backlog of an aggregate go on, or has it looked at again where it does already. g.mu is held.

@@ -79,6 +79,7 @@ type Engine struct {
 	ended   *ended
 
 	carriedWake chan struct{} // something is carried of a partition that was taken
+	poked       chan struct{} // somebody has decided something
 	others      atomic.Int32  // live workers beside this one
 	draining    atomic.Bool
 	topics      *topics
@@ -98,7 +99,7 @@ func New(opts Options, agents []Agent, sources []Source) (*Engine, error) {
 	if err := route.SelfTest(); err != nil {
 		return nil, fmt.Errorf("engine: %w", err)
 	}
-	e := &Engine{opts: opts, log: opts.Logger, carriedWake: make(chan struct{}, 1),
+	e := &Engine{opts: opts, log: opts.Logger, carriedWake: make(chan struct{}, 1), poked: make(chan struct{}, 1),
 		ended: &ended{steps: map[ledger.Fence][]int64{}, wake: make(chan struct{}, 1)}}
 	e.commits = newCommitter(opts)
 	e.topics = newTopics(opts)
@@ -150,6 +151,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	var holding sync.WaitGroup
 	holding.Go(func() { e.keepLeases(leases) })
 	holding.Go(func() { e.watchCarried(leases) })
+	holding.Go(func() { e.watchPeople(leases) })
 	holding.Go(func() { e.watchTopics(leases) })
 	for _, g := range e.groups {
 		holding.Go(func() { g.run(leases) })
@@ -174,6 +176,9 @@ func (e *Engine) prepare(ctx context.Context) error {
 	// What a life before this one carried ended with it; heartbeats would keep it.
 	if err := e.opts.Ledger.Retire(ctx, e.opts.Worker); err != nil {
 		return fmt.Errorf("put down what worker %s carried before: %w", e.opts.Worker, err)
+	}
+	if err := e.lookAtControls(ctx); err != nil { // before anything of a paused agent is taken
+		return err
 	}
 	for _, g := range e.groups {
 		if g.spec.Setup == nil {

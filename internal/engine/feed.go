@@ -122,6 +122,7 @@ type source struct {
 	running chan struct{} // closed when the function has returned; nil: it never ran
 	idle    bool
 	stopped bool
+	paused  paused
 	failed  error
 }
 
@@ -169,6 +170,9 @@ func (s *source) run(ctx context.Context) {
 func (s *source) begin(ctx context.Context) (ledger.Lease, context.Context, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.paused.is {
+		s.lease.Epoch = 0 // the next round gives it back
+	}
 	if s.stopped || s.lease.Epoch == 0 {
 		return ledger.Lease{}, nil, false
 	}
@@ -232,7 +236,7 @@ func (s *source) key() ledger.Key { return ledger.Key{Group: s.spec.Name} }
 // take acquires the source's lease unless it's held.
 func (s *source) take(ctx context.Context) {
 	s.mu.Lock()
-	wanted := s.lease.Epoch == 0 && s.failed == nil && !s.stopped && mayRun(s.spec.Pool, s.eng.opts.Pool)
+	wanted := s.lease.Epoch == 0 && s.failed == nil && !s.stopped && !s.paused.is && mayRun(s.spec.Pool, s.eng.opts.Pool)
 	s.mu.Unlock()
 	if !wanted {
 		return
@@ -315,7 +319,10 @@ func (s *source) fences() []ledger.Fence {
 // settled tells whether the source has offered all that there is: this worker's, or, where another one has its lease,
 // as far as can be told.
 func (s *source) settled(leases []ledger.Lease) bool {
-	if s.failure() != nil || s.isIdle() {
+	s.mu.Lock()
+	paused := s.paused.is
+	s.mu.Unlock()
+	if paused || s.failure() != nil || s.isIdle() {
 		return true
 	}
 	for _, l := range leases {

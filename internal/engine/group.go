@@ -40,7 +40,8 @@ type group struct {
 	closed          bool                // no more work is started
 	breakers        map[string]*breaker // by dependency
 	openCircuits    int                 // of them, those that let nothing through
-	due             []*drive            // aggregates whose backlog is to go on, as soon as few enough others do
+	paused          paused
+	due             []*drive // aggregates whose backlog is to go on, as soon as few enough others do
 	driving         int
 	failed          error
 	estates         estates
@@ -80,6 +81,7 @@ type partition struct {
 	held     bool // paused at the reader
 	troubles int  // reads that failed in a row
 	leaving  bool // no more is admitted: the lease is about to be given back
+	pausing  bool // that is so since the agent is paused
 	drives   map[string]*drive
 	flying   map[string]int // records on their way into the backlog, by aggregate
 	dead     bool           // a record of it has died, at any time

@@ -43,6 +43,7 @@ const (
 	NoticeLost      NoticeKind = "lost"      // records were no longer in the log when they were to be read
 	NoticeTopic     NoticeKind = "topic"     // a topic has grown, is missing, or was created anew
 	NoticeMisrouted NoticeKind = "misrouted" // records stand where their keys don't lead: a producer's partitioner differs, or the topic has grown
+	NoticePaused    NoticeKind = "paused"    // an agent was paused, or goes on
 )
 
 // Notice is something that happened and that a person may want to see.

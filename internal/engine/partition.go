@@ -24,8 +24,11 @@ func (g *group) read(taken []*partition) {
 // acquire takes one lease and makes its partition, which is to be read then.
 func (g *group) acquire(ctx context.Context, id partID) *partition {
 	g.mu.Lock()
-	topic := g.topics[id.topic]
+	topic, paused := g.topics[id.topic], g.paused.is
 	g.mu.Unlock()
+	if paused {
+		return nil
+	}
 	held, err := g.logRange(ctx, topic, id.partition)
 	if err != nil {
 		if ctx.Err() == nil {

@@ -17,9 +17,9 @@ import (
 
 // settlement is what a commit made of a step.
 type settlement struct {
-	task     *task
-	step     *ledger.Step
-	result   ledger.Result
+	task   *task
+	step   *ledger.Step
+	result ledger.Result
 }
 
 // settle acts on what a commit made of the group's steps. The committer calls it, in the order of commits.

@@ -24,6 +24,9 @@ type AgentStatus struct {
 	Partitions []PartitionStatus
 	Lanes      []LaneStatus // the lanes at work the longest, at most 20
 	Circuits   []CircuitStatus
+	Paused     bool
+	Reason     string    // why it's paused
+	Since      time.Time // it's paused, by the database's clock
 }
 
 // PartitionStatus is what is known in this worker of a partition that it owns.
@@ -62,7 +65,7 @@ const laneLimit = 20
 func (e *Engine) Status() []AgentStatus {
 	var all []AgentStatus
 	for _, s := range e.sources {
-		all = append(all, AgentStatus{Name: s.spec.Name, Source: true, Idle: s.isIdle(), Failed: s.failure()})
+		all = append(all, s.status())
 	}
 	for _, g := range e.groups {
 		if g.covering() {
@@ -70,6 +73,14 @@ func (e *Engine) Status() []AgentStatus {
 		}
 	}
 	return all
+}
+
+func (s *source) status() AgentStatus {
+	a := AgentStatus{Name: s.spec.Name, Source: true, Idle: s.isIdle(), Failed: s.failure()}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	a.Paused, a.Reason, a.Since = s.paused.is, s.paused.reason, s.paused.since
+	return a
 }
 
 func (g *group) status() AgentStatus {
@@ -93,6 +104,7 @@ func (g *group) status() AgentStatus {
 	})
 	a.Lanes = a.Lanes[:min(len(a.Lanes), laneLimit)]
 	a.Circuits = g.circuits()
+	a.Paused, a.Reason, a.Since = g.paused.is, g.paused.reason, g.paused.since
 	return a
 }
 
@@ -180,8 +192,8 @@ func (g *group) busy() bool {
 // caughtUp tells whether all partitions that the agent reads are finished to their ends, and have an owner who would
 // know if something of them could go on. An agent that failed for good never will be, and isn't waited for.
 func (g *group) caughtUp(ctx context.Context, leases map[ledger.Key]ledger.Lease) (bool, error) {
-	if g.failure() != nil {
-		return true, nil //nolint:nilerr // told by Failed
+	if g.failure() != nil || g.isPaused() {
+		return true, nil //nolint:nilerr // told by Failed, or waits for a person
 	}
 	g.mu.Lock()
 	topics := maps.Clone(g.topics)
