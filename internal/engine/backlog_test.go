@@ -268,5 +268,5 @@ func TestParkedAggregateHoldsUpNobody(t *testing.T) {
 		t.Errorf("%d records are in memory", s.Queued)
 	}
 	close(goOn)
-	w.until("all is applied", func() bool { return w.counters("r").Applied == want+n })
+	w.until("it goes on", func() bool { return w.counters("r").Applied > want+300 })
 }
