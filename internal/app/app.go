@@ -28,6 +28,7 @@ import (
 	"github.com/swarmlog/swarmlog/internal/config"
 	"github.com/swarmlog/swarmlog/internal/engine"
 	"github.com/swarmlog/swarmlog/internal/httpapi"
+	"github.com/swarmlog/swarmlog/internal/salt"
 	"github.com/swarmlog/swarmlog/internal/telemetry"
 	"github.com/swarmlog/swarmlog/internal/telemetry/recent"
 	"github.com/swarmlog/swarmlog/internal/telemetry/status"
@@ -87,7 +88,8 @@ type App struct {
 	server  *embedded.Server // nil: the broker is elsewhere
 	broker  *kafka.Broker
 	ledger  ledger.Ledger
-	reach   *reach // nil: nothing is elsewhere
+	salts   *salt.Topics // of those that are commutative
+	reach   *reach       // nil: nothing is elsewhere
 	answers engine.Inferrer
 	engines []*engine.Engine
 	ring    *recent.Ring
@@ -129,6 +131,7 @@ func Start(ctx context.Context, c Config) (*App, error) {
 	a := &App{config: c, log: c.Logger, started: time.Now(), ring: recent.New(512, time.Now), letters: newLetters(),
 		meters: newMeters(), reg: prometheus.NewRegistry(), done: make(chan struct{})}
 	a.metrics = telemetry.NewMetrics(a.reg)
+	a.salts = a.commutative()
 	a.state.Store(status.Starting)
 	a.status = status.Cached(status.SourceFunc(a.look), time.Second, time.Now)
 	for _, part := range []struct {
@@ -177,7 +180,7 @@ func (a *App) runEngines(ctx context.Context) error {
 		if a.config.Wrap != nil {
 			l = a.config.Wrap(worker, l)
 		}
-		e, err := engine.New(engine.Options{Swarm: a.config.Name, Worker: worker, Pool: a.config.Pool, Ledger: l, Broker: a.broker, Inferrer: a.answers,
+		e, err := engine.New(engine.Options{Swarm: a.config.Name, Worker: worker, Pool: a.config.Pool, Ledger: l, Broker: a.broker, Inferrer: a.answers, Salts: a.salts,
 			Logger: a.log.With("worker", worker), Meter: a.metrics, Notify: a.noticed, ShowsDead: a.config.ShowsDead, LeaseTime: a.config.LeaseTime, Drain: a.config.Drain},
 			a.config.Agents, a.config.Sources)
 		if err != nil {

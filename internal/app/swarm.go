@@ -40,7 +40,7 @@ func FromSwarm(s *config.Swarm, data string, log *slog.Logger) (Config, error) {
 	c := Config{Name: s.Name, Data: data, Logger: log, Opened: d.opened, Closed: d.closed, Kinds: map[string]string{},
 		ModelLine: modelLine(s), Index: Index{Count: count, Search: d.search, Pages: pages, Dead: d.dead, Notes: d.notes}}
 	for _, t := range s.Topics {
-		c.Topics = append(c.Topics, broker.TopicSpec{Name: t.Name, Partitions: t.Partitions, Replicas: t.Replicas, Config: t.Config})
+		c.Topics = append(c.Topics, broker.TopicSpec{Name: t.Name, Partitions: t.Partitions, Replicas: t.Replicas, Config: t.Config, Commutative: t.Commutative})
 	}
 	absolute, err := filepath.Abs(data)
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/swarmlog/swarmlog/internal/broker"
 	"github.com/swarmlog/swarmlog/internal/engine"
+	"github.com/swarmlog/swarmlog/internal/salt"
 )
 
 const (
@@ -45,6 +46,23 @@ func (a *App) createTopics(ctx context.Context) error {
 		}
 	}
 	return a.createMissing(ctx, dead)
+}
+
+// commutative are the topics whose hot keys are spread.
+func (a *App) commutative() *salt.Topics {
+	var names []string
+	for _, t := range a.config.Topics {
+		if t.Commutative {
+			names = append(names, t.Name)
+		}
+	}
+	return salt.New(func(c salt.Change) {
+		text := "a key dominates its topic; its records are spread"
+		if !c.On {
+			text = "a key no longer dominates its topic; its records stay together again"
+		}
+		a.log.Info(text, "topic", c.Topic, "key", c.Key, "share", c.Share)
+	}, salt.Options{}, names...)
 }
 
 // declaredTopics are the topics that the swarm names, in order.

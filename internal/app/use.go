@@ -79,6 +79,8 @@ func (a *App) record(topic broker.Topic, slots int32, e event.Event) (broker.Rec
 	if err != nil {
 		return broker.Record{}, err
 	}
+	_, ordered := e.Sequence()
+	m.Key = a.salts.Key(topic.Name, m.Key, slots, ordered)
 	partition := mathrand.Int32N(topic.Partitions) // without a key it may stand anywhere
 	if m.Key != nil {
 		partition = route.Partition(m.Key, slots)

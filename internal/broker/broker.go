@@ -48,6 +48,9 @@ type TopicSpec struct {
 	Partitions int32
 	Replicas   int16             // 0: the broker's default
 	Config     map[string]string // topic configuration, such as retention.ms
+	// Commutative says that an aggregate's events may be handled in any order, also at once: nothing that a broker knows,
+	// but how keys are made for the topic (package salt).
+	Commutative bool
 }
 
 // Record is a record at its place.

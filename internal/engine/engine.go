@@ -12,6 +12,7 @@ import (
 
 	"github.com/swarmlog/swarmlog/internal/broker"
 	"github.com/swarmlog/swarmlog/internal/route"
+	"github.com/swarmlog/swarmlog/internal/salt"
 	"github.com/swarmlog/swarmlog/ledger"
 )
 
@@ -23,6 +24,7 @@ type Options struct {
 	Ledger   ledger.Ledger
 	Broker   broker.Broker
 	Inferrer Inferrer
+	Salts    *salt.Topics // topics whose events are commutative; nil: none
 	Logger   *slog.Logger
 	Meter    Meter
 	Notify   func(Notice) // what happened, for people; must not block
@@ -104,8 +106,11 @@ func New(opts Options, agents []Agent, sources []Source) (*Engine, error) {
 	e.commits = newCommitter(opts)
 	e.topics = newTopics(opts)
 	e.relay = newRelay(opts, e.commits, e.topics)
-	names := map[string]bool{ForwardAgent: true}
+	names := map[string]bool{}
 	for _, a := range agents {
+		if a.Name == ForwardAgent {
+			return nil, fmt.Errorf("engine: agent name %s is the engine's own; choose another", a.Name)
+		}
 		if a.Name == "" || a.Handle == nil || len(a.Reads) == 0 {
 			return nil, fmt.Errorf("engine: agent %q needs a name, a handler and a topic to read", a.Name)
 		}

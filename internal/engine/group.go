@@ -287,7 +287,9 @@ func (g *group) open(r broker.Record) *task {
 		return g.openKey(r)
 	}
 	t := &task{record: r, bytes: int64(len(r.Key) + len(r.Value) + 64)}
-	t.event, t.broken = event.Decode(r.Message, r.Position)
+	m := r.Message
+	m.Key = g.eng.opts.Salts.ID(r.Topic, m.Key)
+	t.event, t.broken = event.Decode(m, r.Position)
 	if t.broken != nil {
 		t.event = event.Event{ID: event.PositionID(r.Position), Source: "kafka:///" + r.Topic, Subject: t.event.Subject, Positional: true}
 	}

@@ -175,6 +175,8 @@ func (e *Engine) outgoing(agent string, in event.Event, emits []emission) ([]led
 		if err != nil {
 			return nil, fault.As(fault.Permanent, fmt.Errorf("emit %s: %w", em, err))
 		}
+		_, ordered := out.Sequence()
+		m.Key = e.opts.Salts.Key(em.topic, m.Key, e.topics.of(em.topic).slots, ordered)
 		if size, limit := size(m), e.relay.limit(em.topic); size > limit {
 			return nil, fault.Permanentf("emit %s: the record would have %d bytes and the topic takes %d: put the large part elsewhere and emit a reference to it", em, size, limit)
 		}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"go.uber.org/goleak"
@@ -19,6 +20,7 @@ import (
 	"github.com/swarmlog/swarmlog/internal/broker/kafka"
 	"github.com/swarmlog/swarmlog/internal/devservices/given"
 	"github.com/swarmlog/swarmlog/internal/engine"
+	"github.com/swarmlog/swarmlog/internal/ledger/postgres"
 	"github.com/swarmlog/swarmlog/internal/ledger/sqlite"
 	"github.com/swarmlog/swarmlog/ledger"
 )
@@ -51,15 +53,23 @@ func onBoth(t *testing.T, test func(p *pair)) {
 		db, err := sqlite.Open(t.Context(), ":memory:", sqlite.Options{})
 		check(t, err)
 		t.Cleanup(func() { check(t, db.Close()) })
-		test(newPair(t, false, []string{server.Addr()}, &routed{Ledger: db, m: map[[16]byte]int32{}}))
+		test(newPair(t, false, []string{server.Addr()}, db))
 	})
 	t.Run("kafka", func(t *testing.T) {
 		t.Parallel()
-		seeds := given.Kafka(t)
-		db, err := sqlite.Open(t.Context(), ":memory:", sqlite.Options{})
+		seeds, dsn := given.Kafka(t), given.Postgres(t)
+		schema := "t" + strings.ToLower(rand.Text()[:12])
+		db, err := postgres.Open(t.Context(), postgres.Options{DSN: dsn, Schema: schema})
 		check(t, err)
-		t.Cleanup(func() { check(t, db.Close()) })
-		test(newPair(t, true, seeds, &routed{Ledger: db, m: map[[16]byte]int32{}}))
+		t.Cleanup(func() {
+			check(t, db.Close())
+			c, err := pgx.Connect(context.Background(), dsn)
+			check(t, err)
+			defer c.Close(context.Background())
+			_, err = c.Exec(context.Background(), "DROP SCHEMA "+schema+" CASCADE")
+			check(t, err)
+		})
+		test(newPair(t, true, seeds, db))
 	})
 }
 
@@ -75,7 +85,7 @@ func newPair(t *testing.T, real bool, seeds []string, db ledger.Ledger) *pair {
 	name := "t" + strings.ToLower(rand.Text()[:12])
 	p := &pair{t: t, name: name, real: real, seeds: seeds, broker: b, ledger: db, admin: kadm.NewClient(client), foreign: client}
 	id := "BIGSERIAL PRIMARY KEY"
-	if true {
+	if !real {
 		id = "INTEGER PRIMARY KEY AUTOINCREMENT"
 	}
 	check(t, db.Setup(t.Context(), exec("CREATE TABLE "+p.table()+" (n "+id+", agent TEXT, subject TEXT, id TEXT)")))
@@ -191,23 +201,33 @@ func (p *pair) note(agent string, e event.Event, s *engine.Step) {
 // done is the ids of the events that an agent has handled, in the order of commits.
 func (p *pair) done(agent string) (ids []string) {
 	p.t.Helper()
+	p.each("id", agent, func(id string) { ids = append(ids, id) })
+	return ids
+}
+
+// each visits a column of an agent's effects, in the order of commits.
+func (p *pair) each(column, agent string, visit func(string)) {
+	p.t.Helper()
+	var all []string
 	check(p.t, p.ledger.Read(context.Background(), func(ctx context.Context, tx ledger.Tx) error {
-		ids = nil
-		rows, err := tx.Query(ctx, "SELECT id FROM "+p.table()+" WHERE agent = $1 ORDER BY n", agent)
+		all = nil
+		rows, err := tx.Query(ctx, "SELECT "+column+" FROM "+p.table()+" WHERE agent = $1 ORDER BY n", agent)
 		if err != nil {
 			return err
 		}
 		defer rows.Close()
 		for rows.Next() {
-			var id string
-			if err := rows.Scan(&id); err != nil {
+			var s string
+			if err := rows.Scan(&s); err != nil {
 				return err
 			}
-			ids = append(ids, id)
+			all = append(all, s)
 		}
 		return rows.Err()
 	}))
-	return ids
+	for _, s := range all {
+		visit(s)
+	}
 }
 
 func (p *pair) counters(agent string) (c ledger.Counters) {
@@ -265,19 +285,4 @@ func check(t *testing.T, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-}
-
-type routed struct {
-	ledger.Ledger
-	mu sync.Mutex
-	m  map[[16]byte]int32
-}
-
-func (r *routed) Route(_ context.Context, id [16]byte, _ string, n int32) (int32, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.m[id] == 0 {
-		r.m[id] = n
-	}
-	return r.m[id], nil
 }
