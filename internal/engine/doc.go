@@ -12,7 +12,10 @@
 // lease.go keeps what this worker owns, share.go decides what that is to be,
 // partition.go takes and drops partitions, handover.go gives them up in order,
 // gap.go lets waiting rows of a sequence go on, trouble.go deals with partitions
-// that can't be read, dead.go writes dead letters, feed.go serves sources.
+// that can't be read, dead.go writes dead letters, feed.go serves sources,
+// topics.go notices what others do to topics, estate.go publishes what the steps
+// of a topic that is gone emitted, misrouted.go passes over and forwards what
+// stands where its key doesn't lead.
 //
 // It sees the ledger, the broker and the models through interfaces and must not
 // import an implementation. Nothing here survives a crash, and nothing needs
@@ -22,5 +25,6 @@
 //
 // group.mu is the only lock held while calling into another part: committer.mu,
 // relay.mu, the reader, Notify and Meter come under it, never the other way
-// round. None of ours is held during I/O.
+// round. None of ours is held during I/O, but for topics.mu, which is for looks to
+// take turns, and under which nothing else is taken.
 package engine
