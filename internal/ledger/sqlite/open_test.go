@@ -180,10 +180,19 @@ func TestFileOfTheFirstVersionIsBroughtUpToDate(t *testing.T) {
 		t.Fatal(err)
 	}
 	called, _ := eventKey(nil, "test", "e1")
+	third := event.New("PageReadEvent", "history", nil)
+	third.ID, third.Source = "e3", "test"
+	third.SetSequence(3)
+	inHistory, err := third.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, sql := range []string{
 		"INSERT INTO swarmlog_group VALUES (1, 'reader')",
-		"INSERT INTO swarmlog_lease VALUES (1, 1, x'01000000000000000000000000000000', 0, 'pages', 'w1', 4, 0, 7, NULL, 0, 5, 0, 0, 0, 0, 1, 1, 0, 0, 3)",
+		"INSERT INTO swarmlog_lease VALUES (1, 1, x'01000000000000000000000000000000', 0, 'pages', 'w1', 4, 0, 7, NULL, 0, 5, 0, 0, 0, 0, 2, 0, 0, 0, 3)",
 		"INSERT INTO swarmlog_backlog VALUES (1, 1, 5, 'doc', 0, 'parked: offset 5 died', 1, x'" + fmt.Sprintf("%x", encodeMessage(parked)) + "')",
+		"INSERT INTO swarmlog_backlog VALUES (2, 1, 6, 'history', 3, 'parked: offset 6 died', 1, x'" + fmt.Sprintf("%x", encodeMessage(inHistory)) + "')",
+		"INSERT INTO swarmlog_cursor VALUES (1, 'test', 'history', 2)",
 		"INSERT INTO swarmlog_recorded VALUES (1, x'" + fmt.Sprintf("%x", called[:16]) + "', 'notes', zeroblob(32), 1, 'key', NULL, 1)",
 	} {
 		st, err := c.prepare(sql)
@@ -206,11 +215,28 @@ func TestFileOfTheFirstVersionIsBroughtUpToDate(t *testing.T) {
 	if err != nil || len(rows) != 1 || !rows[0].Dead || string(rows[0].Message.Value) != string(parked.Value) {
 		t.Errorf("backlog %+v, %v", rows, err)
 	}
+	if dead, err := db.Dead(t.Context(), l.Key, []int64{5}); err != nil || !dead[0] {
+		t.Errorf("dead %v, %v", dead, err)
+	}
+	if waits, err := db.Waits(t.Context(), ledger.WaitQuery{DeadOnly: true}); err != nil || len(waits) != 2 || !waits[0].Arrived.IsZero() {
+		t.Errorf("waits %+v, %v", waits, err)
+	}
 	for _, id := range []string{"e2", "e1"} { // of another event, and of the one that had begun
 		call := ledger.Call{Fence: l.Fence, Source: "test", EventID: id, Name: "notes", Reuse: true, Key: "key"}
 		if _, state, err := db.Recall(t.Context(), call); err != nil || state != ledger.CallInDoubt {
 			t.Errorf("call of %s: state %d, %v", id, state, err)
 		}
+	}
+	for _, subject := range []string{"doc", "history"} {
+		if done, err := db.Discard(t.Context(), l.Key, subject); !done || err != nil {
+			t.Errorf("discarded %v, %v", done, err)
+		}
+	}
+	fourth := &ledger.Step{Fence: l.Fence, From: 7, Offset: 7, Outcome: ledger.Applied, Wait: &ledger.Wait{Subject: "history"},
+		Event: ledger.Identity{Source: "test", ID: "e4", Subject: "history", Sequence: 4}}
+	results, err := db.Commit(t.Context(), &ledger.Batch{Steps: []*ledger.Step{fourth}})
+	if err != nil || results[0].Err != nil || results[0].Outcome != ledger.Applied {
+		t.Errorf("the event after the discarded one: %+v, %v", results, err)
 	}
 }
 

@@ -15,18 +15,21 @@ import (
 
 const waitsLimit = 100 // where a query has none
 
-const waitColumns = "SELECT b.position, b.subject, b.reason, b.dead, b.released, b.sequence, b.message, b.arrived, " +
-	"CASE WHEN b.dead = 1 AND NOT (b.released = 1 AND b.alone = 1) THEN (SELECT count(*) FROM swarmlog_backlog w " +
-	"WHERE w.lease_id = b.lease_id AND w.subject = b.subject AND w.dead = 0) ELSE 0 END FROM swarmlog_backlog b " +
-	"WHERE b.lease_id = ?1 AND b.position > ?2 "
+const (
+	waitColumns = "SELECT b.position, b.subject, b.reason, b.dead, b.released, b.sequence, b.message, b.arrived, " +
+		"CASE WHEN b.dead = 1 AND NOT (b.released = 1 AND b.alone = 1) " +
+		"THEN (SELECT count(*) FROM swarmlog_backlog w WHERE w.lease_id = b.lease_id AND w.subject = b.subject) " +
+		"- (SELECT count(*) FROM swarmlog_backlog d WHERE d.lease_id = b.lease_id AND d.subject = b.subject AND d.dead = 1) ELSE 0 END "
+	waitPlaces = "WHERE b.lease_id = ?1 AND b.position > ?2 "
+	waitOrder  = "ORDER BY b.position LIMIT ?3"
+)
 
-const waitOrder = "ORDER BY b.position LIMIT ?3"
-
+// What is few is looked up: else a page of one aggregate, or of the dead, would go through all that waits.
 var (
-	qWaits       = define(waitColumns + waitOrder)
-	qWaitsOf     = define(waitColumns + "AND b.subject = ?4 " + waitOrder)
-	qDeadWaits   = define(waitColumns + "AND b.dead = 1 " + waitOrder)
-	qDeadWaitsOf = define(waitColumns + "AND b.dead = 1 AND b.subject = ?4 " + waitOrder)
+	qWaits       = define(waitColumns + "FROM swarmlog_backlog b " + waitPlaces + waitOrder)
+	qWaitsOf     = define(waitColumns + "FROM swarmlog_backlog b INDEXED BY swarmlog_backlog_subject " + waitPlaces + "AND b.subject = ?4 " + waitOrder)
+	qDeadWaits   = define(waitColumns + "FROM swarmlog_backlog b INDEXED BY swarmlog_backlog_dead " + waitPlaces + "AND b.dead = 1 " + waitOrder)
+	qDeadWaitsOf = define(waitColumns + "FROM swarmlog_backlog b INDEXED BY swarmlog_backlog_head " + waitPlaces + "AND b.dead = 1 AND b.subject = ?4 " + waitOrder)
 )
 
 // Waits implements ledger.Redrives. It goes from lease to lease, so that a page costs no more the later it is.

@@ -50,7 +50,7 @@ ALTER TABLE swarmlog_backlog ADD COLUMN alone INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE swarmlog_backlog ADD COLUMN source TEXT NOT NULL DEFAULT ''; -- of the event
 ALTER TABLE swarmlog_backlog ADD COLUMN arrived INTEGER NOT NULL DEFAULT 0;
 CREATE INDEX swarmlog_backlog_dead ON swarmlog_backlog (lease_id, position) WHERE dead = 1;
-CREATE INDEX swarmlog_backlog_head ON swarmlog_backlog (lease_id, subject, sequence, position) WHERE dead = 1 AND released = 0;
+CREATE INDEX swarmlog_backlog_head ON swarmlog_backlog (lease_id, subject, sequence, position, released) WHERE dead = 1;
 CREATE INDEX swarmlog_backlog_released ON swarmlog_backlog (lease_id, subject) WHERE released = 1;
 
 -- What people have decided about, and the lease's owner hasn't answered yet.
