@@ -84,6 +84,8 @@ type Engine struct {
 	poked       chan struct{} // somebody has decided something
 	others      atomic.Int32  // live workers beside this one
 	draining    atomic.Bool
+	seen        atomic.Pointer[view]
+	planner     planner
 	topics      *topics
 	alarms      alarms
 
@@ -262,6 +264,9 @@ func (e *Engine) giveBack(ctx context.Context) error {
 	}
 	for _, s := range e.sources {
 		fences = append(fences, s.fences()...)
+	}
+	if e.planner.fence.Epoch != 0 {
+		fences = append(fences, e.planner.fence)
 	}
 	if err := e.opts.Ledger.Release(ctx, fences...); err != nil {
 		return fmt.Errorf("give back %d leases: %w", len(fences), err)

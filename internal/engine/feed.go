@@ -234,7 +234,12 @@ func (s *source) failure() error {
 func (s *source) key() ledger.Key { return ledger.Key{Group: s.spec.Name} }
 
 // take acquires the source's lease unless it's held.
-func (s *source) take(ctx context.Context) {
+func (s *source) take(ctx context.Context, leases []ledger.Lease) {
+	for _, l := range leases {
+		if l.Key == s.key() && l.Held && l.Owner != s.eng.opts.Worker {
+			return
+		}
+	}
 	s.mu.Lock()
 	wanted := s.lease.Epoch == 0 && s.failed == nil && !s.stopped && !s.paused.is && mayRun(s.spec.Pool, s.eng.opts.Pool)
 	s.mu.Unlock()

@@ -29,6 +29,7 @@ type group struct {
 
 	mu              sync.Mutex
 	parts           map[partID]*partition
+	freeSince       map[partID]time.Time    // partitions that were free at the last look
 	carrying        map[*partition]struct{} // partitions that were passed on, while steps of them run here
 	births          int64                   // partitions taken so far
 	ready           []*lane                 // lanes whose first task may run

@@ -9,7 +9,8 @@ import (
 	"github.com/swarmlog/swarmlog/ledger"
 )
 
-// keepLeases renews what this worker owns and takes what is free, until ctx ends.
+// keepLeases renews what this worker owns and takes what is free, until ctx ends. Between heartbeats it looks at the
+// leases while there are other workers, so that what one of them leaves, or was given up for this one, is soon taken.
 //
 // A worker that can't renew goes on only as long as its leases last by its own clock; what makes that safe isn't
 // the clock but the epoch, which every commit compares.
@@ -23,7 +24,7 @@ func (e *Engine) keepLeases(ctx context.Context) {
 			renewed = began
 			// Whatever else there is to do has until the next heartbeat is due.
 			_ = bounded(ctx, every, func(ctx context.Context) error {
-				e.share(ctx)
+				e.share(ctx, true)
 				e.shared.Store(true)
 				if time.Since(reported) >= min(every, 5*time.Second) {
 					reported = time.Now()
@@ -41,9 +42,27 @@ func (e *Engine) keepLeases(ctx context.Context) {
 			}
 		}
 		e.watch()
-		if !sleep(ctx, every) {
+		if !e.lookUntil(ctx, time.Now().Add(every), renewed == began) {
 			return
 		}
+	}
+}
+
+// lookUntil waits for the next heartbeat, and looks at the leases meanwhile where that may bring something.
+func (e *Engine) lookUntil(ctx context.Context, due time.Time, healthy bool) bool {
+	for {
+		left := time.Until(due)
+		pace := e.pace()
+		if !healthy || pace == 0 || pace >= left {
+			return sleep(ctx, left)
+		}
+		if !sleep(ctx, pace) {
+			return false
+		}
+		_ = bounded(ctx, max(time.Until(due), lookPace), func(ctx context.Context) error {
+			e.share(ctx, false)
+			return nil
+		})
 	}
 }
 
@@ -83,53 +102,45 @@ func (e *Engine) renew(ctx context.Context) error {
 	for _, s := range e.sources {
 		s.keepOnly(mine)
 	}
+	if !e.draining.Load() && e.planner.fence.Epoch != 0 && mine[plannerKey] != e.planner.fence.Epoch {
+		e.planner = planner{}
+	}
 	return nil
 }
 
-// share takes free partitions up to this worker's share of each group, and gives back what is above it.
-func (e *Engine) share(ctx context.Context) {
+// share takes what this worker should have and gives up what others should. all: with what a look between two
+// heartbeats leaves out.
+func (e *Engine) share(ctx context.Context, all bool) {
 	if e.draining.Load() {
 		return
 	}
-	leases, err := e.opts.Ledger.Leases(ctx, "")
-	if err == nil {
-		var workers []ledger.Worker
-		if workers, err = e.opts.Ledger.Workers(ctx, e.opts.LeaseTime); err == nil {
-			workers = slices.DeleteFunc(workers, func(w ledger.Worker) bool { return w.Steps < 0 })
-			e.coverKnown(leases)
-			e.others.Store(int32(othersAmong(workers, e.opts.Worker)))
-			for _, g := range e.groups {
-				g.take(ctx, leases, workers)
-			}
-			for _, s := range e.sources {
-				s.take(ctx)
-			}
-			e.disown(ctx, leases)
-			return
+	v, err := e.look(ctx, all)
+	if err != nil {
+		if ctx.Err() == nil {
+			e.log.Warn("leases can't be listed", "error", err)
 		}
+		return
 	}
-	if ctx.Err() == nil {
-		e.log.Warn("leases can't be listed", "error", err)
+	e.coverKnown(v.leases)
+	e.planning(ctx, v) // before anything is shared by number, which is for when nobody plans
+	for _, g := range e.groups {
+		g.take(ctx, v)
+	}
+	for _, s := range e.sources {
+		s.take(ctx, v.leases)
+	}
+	if all {
+		e.disown(ctx, v.leases)
 	}
 }
-
-// othersAmong counts the workers beside one that may take something.
-func othersAmong(workers []ledger.Worker, self string) (n int) {
-	for _, w := range workers {
-		if w.ID != self && w.Steps >= 0 {
-			n++
-		}
-	}
-	return n
-}
-
-// plannedFor is the worker that a partition is planned for, or "".
-func (e *Engine) plannedFor(ledger.Key) string { return "" }
 
 // disown gives back leases in this worker's name that it doesn't work on. Its heartbeat renews all of them, also
 // those that a life before it had and that are above its share by now: without this nobody would ever have them.
 func (e *Engine) disown(ctx context.Context, leases []ledger.Lease) {
 	mine := map[ledger.Key]bool{}
+	if e.planner.fence.Epoch != 0 {
+		mine[plannerKey] = true
+	}
 	for _, g := range e.groups {
 		for _, f := range g.fences() {
 			mine[f.Key] = true

@@ -22,18 +22,11 @@ func (g *group) read(taken []*partition) {
 }
 
 // acquire takes one lease and makes its partition, which is to be read then.
-func (g *group) acquire(ctx context.Context, id partID) *partition {
+func (g *group) acquire(ctx context.Context, id partID, held broker.Range) *partition {
 	g.mu.Lock()
 	topic, paused := g.topics[id.topic], g.paused.is
 	g.mu.Unlock()
 	if paused {
-		return nil
-	}
-	held, err := g.logRange(ctx, topic, id.partition)
-	if err != nil {
-		if ctx.Err() == nil {
-			g.log.Warn("the log's range can't be asked", "topic", id.topic, "partition", id.partition, "error", err)
-		}
 		return nil
 	}
 	key := ledger.Key{Group: g.spec.Name, TopicID: topic.ID, Partition: id.partition}

@@ -4,60 +4,111 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"sync"
+	"time"
 
+	"github.com/swarmlog/swarmlog/internal/broker"
 	"github.com/swarmlog/swarmlog/ledger"
 )
 
-// take acquires partitions that nobody owns, up to a share, or gives back what is above it: above the largest share
-// at once, and above the smallest one by one while another worker has less than that.
-func (g *group) take(ctx context.Context, leases []ledger.Lease, workers []ledger.Worker) {
-	if g.failure() != nil || !mayRun(g.spec.Pool, g.eng.opts.Pool) {
+// Which partitions a worker takes and gives up. Where the plan wants a partition for a worker that lives, it goes
+// there. All others (there's no plan, or it wants a worker that is gone, or one that doesn't take what it's given) are
+// shared by number: nobody has to plan for every partition to be worked on.
+
+// takenAtOnce is how many leases of an agent are taken at the same time.
+const takenAtOnce = 8
+
+// take acquires the partitions that this worker should have, and hands over those that others should.
+func (g *group) take(ctx context.Context, v *view) {
+	if g.failure() != nil {
 		g.giveUp(ctx)
 		return
 	}
-	workers = able(g.spec.Pool, workers)
-	free := g.free(leases)
-	g.mu.Lock()
-	own := len(g.parts)
-	total := 0
-	for _, t := range g.topics {
-		total += int(t.Partitions)
+	workers := able(g.spec.Pool, v.workers)
+	mine := mayRun(g.spec.Pool, g.eng.opts.Pool)
+	share, keep := 0, 0
+	if mine {
+		share, keep = g.shares(v, workers)
 	}
-	var surplus []*partition
-	share, keep := g.shares(total, leases, workers)
+	g.dropTaken(v)
+	for p, to := range g.surplus(v, workers, share, keep) {
+		g.eng.goDo(func() { g.leave(context.WithoutCancel(ctx), p, to) })
+	}
+	if wanted := g.wanted(v, workers, share); mine && len(wanted) > 0 {
+		g.acquireAll(ctx, wanted)
+	}
+}
+
+// planned is the worker, among some, that a partition is wanted for, or "".
+func (v *view) planned(key ledger.Key, workers []ledger.Worker) string {
+	w := v.plan[key].worker
+	if w == "" || !slices.ContainsFunc(workers, func(x ledger.Worker) bool { return x.ID == w }) {
+		return ""
+	}
+	return w
+}
+
+// surplus are the partitions to give up, and whom to: those that are wanted elsewhere, and, while nobody plans, those
+// above this worker's share: above the largest share at once, and above the smallest one by one while another worker
+// has less than that.
+func (g *group) surplus(v *view, workers []ledger.Worker, share, keep int) map[*partition]string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	surplus := map[*partition]string{}
+	own, unplanned := 0, []*partition(nil)
+	for _, p := range g.parts {
+		if p.leaving {
+			continue
+		}
+		own++
+		switch w := v.planned(p.fence.Key, workers); {
+		case w == "":
+			unplanned = append(unplanned, p)
+		case w != g.eng.opts.Worker && v.at.Sub(v.plan[p.fence.Key].since) >= planKnown:
+			surplus[p] = w
+		}
+	}
 	if own > keep {
 		keep = max(keep, min(own-1, share))
 	}
-	for _, p := range g.parts {
-		if own-len(surplus) > keep && !p.leaving {
-			p.leaving = true
-			surplus = append(surplus, p)
+	if v.planner == "" || share == 0 {
+		slices.SortFunc(unplanned, func(a, b *partition) int { return cmp.Compare(b.born, a.born) })
+		for _, p := range unplanned {
+			if own-len(surplus) > keep {
+				surplus[p] = ""
+			}
 		}
 	}
-	g.mu.Unlock()
-	for _, p := range surplus {
-		g.eng.goDo(func() { g.leave(context.WithoutCancel(ctx), p, "") })
+	for p := range surplus {
+		p.leaving = true
 	}
-	var taken []*partition
-	for _, id := range free {
-		if own >= share || ctx.Err() != nil {
-			break
-		}
-		if p := g.acquire(ctx, id); p != nil {
-			own++
-			taken = append(taken, p)
+	return surplus
+}
+
+// dropTaken drops partitions that somebody else has taken since: this worker was quiet for too long.
+func (g *group) dropTaken(v *view) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, l := range v.leases {
+		if p := g.parts[partID{l.Topic, l.Partition}]; p != nil && p.fence.Key == l.Key && p.fence.Epoch < l.Epoch && !p.handing {
+			g.dropLocked(p)
 		}
 	}
-	g.read(taken)
 }
 
 // shares are the most partitions that a worker should have, and how many this one may keep: fewer, by one at most,
 // while another has less than the smallest share.
-func (g *group) shares(total int, leases []ledger.Lease, workers []ledger.Worker) (most, keep int) {
+func (g *group) shares(v *view, workers []ledger.Worker) (most, keep int) {
+	g.mu.Lock()
+	total := 0
+	for _, t := range g.topics {
+		total += int(t.Partitions)
+	}
+	g.mu.Unlock()
 	alive := max(1, len(workers))
 	most = (total + alive - 1) / alive
 	counts := map[string]int{}
-	for _, l := range leases {
+	for _, l := range v.leases {
 		if l.Group == g.spec.Name && l.Held {
 			counts[l.Owner]++
 		}
@@ -68,6 +119,74 @@ func (g *group) shares(total int, leases []ledger.Lease, workers []ledger.Worker
 		}
 	}
 	return most, most
+}
+
+// wanted are the free partitions that this worker should take: those that the plan wants for it, and up to its share
+// those that it wants for nobody, or for somebody who hasn't come for them in a lease's time.
+func (g *group) wanted(v *view, workers []ledger.Worker, share int) (ids []partID) {
+	free := g.free(v.leases)
+	g.mu.Lock()
+	own := len(g.parts)
+	defer g.mu.Unlock()
+	now := make(map[partID]time.Time, len(free))
+	var others []partID
+	for _, id := range free {
+		since, ok := g.freeSince[id]
+		if !ok {
+			since = v.at
+		}
+		now[id] = since
+		key := ledger.Key{Group: g.spec.Name, TopicID: g.topics[id.topic].ID, Partition: id.partition}
+		switch v.planned(key, workers) {
+		case g.eng.opts.Worker:
+			ids = append(ids, id)
+		case "":
+			others = append(others, id)
+		default:
+			if v.at.Sub(since) > g.eng.opts.LeaseTime {
+				others = append(others, id)
+			}
+		}
+	}
+	g.freeSince = now
+	if room := share - own - len(ids); room > 0 {
+		ids = append(ids, others[:min(room, len(others))]...)
+	}
+	return ids
+}
+
+// acquireAll takes partitions, some at a time, and has them read.
+func (g *group) acquireAll(ctx context.Context, ids []partID) {
+	ranges := map[string][]broker.Range{}
+	for _, id := range ids {
+		if _, asked := ranges[id.topic]; asked {
+			continue
+		}
+		var err error
+		if ranges[id.topic], err = g.eng.opts.Broker.Offsets(ctx, id.topic); err != nil && ctx.Err() == nil {
+			g.log.Warn("the log's ranges can't be asked", "topic", id.topic, "error", err)
+		}
+	}
+	var mu sync.Mutex
+	var taken []*partition
+	var all sync.WaitGroup
+	turns := make(chan struct{}, takenAtOnce)
+	for _, id := range ids {
+		if int(id.partition) >= len(ranges[id.topic]) {
+			continue
+		}
+		turns <- struct{}{}
+		all.Go(func() {
+			defer func() { <-turns }()
+			if p := g.acquire(ctx, id, ranges[id.topic][id.partition]); p != nil {
+				mu.Lock()
+				taken = append(taken, p)
+				mu.Unlock()
+			}
+		})
+	}
+	all.Wait()
+	g.read(taken)
 }
 
 // giveUp releases what a failed agent still holds, so that another worker may try. What the agent had committed before
