@@ -123,8 +123,11 @@ func (p *planner) partitions(e *Engine, v *view) (all []plan.Partition, keys []l
 	maps.DeleteFunc(p.refused, func(_ refusal, at time.Time) bool { return v.at.Sub(at) > refuseFor })
 	for _, g := range e.groups {
 		g.mu.Lock()
-		topics := maps.Clone(g.topics)
+		topics, paused := maps.Clone(g.topics), g.paused.is
 		g.mu.Unlock()
+		if paused { // nobody may have them
+			continue
+		}
 		for _, t := range topics {
 			for n := range t.Partitions {
 				key := ledger.Key{Group: g.spec.Name, TopicID: t.ID, Partition: n}
