@@ -87,6 +87,11 @@ func (s postgresStore) setup(ctx context.Context) error {
 	return nil
 }
 
+func (s postgresStore) present(ctx context.Context) (there bool, err error) {
+	err = s.tx.QueryRow(ctx, `SELECT to_regclass('doc_vector') IS NOT NULL`).Scan(&there)
+	return there, err
+}
+
 func (s postgresStore) each(ctx context.Context, f func(scan func(...any) error) error, query string, args ...any) (err error) {
 	return eachRow(ctx, s.tx, f, query, args...)
 }

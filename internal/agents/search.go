@@ -183,3 +183,16 @@ func Count(ctx context.Context, tx ledger.Tx) (Counts, error) {
 
 // Setup makes the tables that the queries read, as each agent does when it starts, for those who ask before.
 func Setup(ctx context.Context, tx ledger.Tx) error { return setup(ctx, tx) }
+
+// Present tells whether any swarm has made the index's tables in this database.
+func Present(ctx context.Context, tx ledger.Tx) (bool, error) {
+	s, err := storeOf(tx)
+	if err != nil {
+		return false, err
+	}
+	there, err := s.present(ctx)
+	if err != nil {
+		return false, fmt.Errorf("look for the index: %w", err)
+	}
+	return there, nil
+}

@@ -77,6 +77,12 @@ func (s sqliteStore) setup(ctx context.Context) error {
 	return nil
 }
 
+func (s sqliteStore) present(ctx context.Context) (bool, error) {
+	var n int64
+	err := s.tx.QueryRow(ctx, `SELECT count(*) FROM sqlite_master WHERE name = 'doc_vector'`).Scan(&n)
+	return n > 0, err
+}
+
 func (s sqliteStore) each(ctx context.Context, f func(scan func(...any) error) error, query string, args ...any) error {
 	return eachRow(ctx, s.tx, f, query, args...)
 }

@@ -33,6 +33,7 @@ const (
 // store is the SQL of the agents. A dialect of its own implements it in a file of its own.
 type store interface {
 	setup(ctx context.Context) error
+	present(ctx context.Context) (bool, error)
 
 	files(ctx context.Context, yield func(file)) error
 	putFile(ctx context.Context, f file) error

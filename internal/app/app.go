@@ -49,6 +49,8 @@ type Config struct {
 	Kafka    *KafkaOptions    // a cluster of one's own; nil: the embedded broker
 	Postgres *PostgresOptions // a ledger in PostgreSQL; nil: one in SQLite
 	Pool     string           // of workers that this process belongs to; "": none
+	// AcceptRisk names what would be refused at the start and is accepted, as swarmlog doctor names it.
+	AcceptRisk []string
 	// Worker is this process's id, unique among running ones. Default: "local" where the ledger is embedded, else made
 	// of the host's name and drawn.
 	Worker  string

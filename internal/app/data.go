@@ -14,17 +14,54 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/swarmlog/swarmlog/internal/agents"
+	"github.com/swarmlog/swarmlog/internal/config"
 	"github.com/swarmlog/swarmlog/internal/httpapi"
 	"github.com/swarmlog/swarmlog/internal/ledger/sqlite"
 	"github.com/swarmlog/swarmlog/ledger"
 )
 
-// Data answers questions about what a swarm has read: from the process that runs on the data folder, where one does,
-// else from the folder itself, read-only.
+// Data answers questions about what a swarm has read: from PostgreSQL, where the swarm's ledger is there; else from the
+// process that runs on the data folder, where one does, or from the folder itself, read-only.
 type Data struct {
 	address string // of the running process
-	db      *sqlite.DB
-	client  *http.Client
+	db      interface {
+		Readable
+		Close() error
+	}
+	client *http.Client
+}
+
+// OpenWhere opens what a swarm has read for questions. Where nothing has been read yet it's an error that wraps
+// fs.ErrNotExist.
+func OpenWhere(ctx context.Context, w Where) (*Data, error) {
+	if w.Settings.Postgres.DSN.IsZero() {
+		return OpenData(w.Data)
+	}
+	w.Settings.Kafka = config.Kafka{} // what was read is in the ledger alone
+	desk, err := Connect(ctx, w)
+	if err != nil {
+		return nil, err
+	}
+	var there bool
+	err = desk.Ledger.Read(ctx, func(ctx context.Context, tx ledger.Tx) (err error) {
+		there, err = agents.Present(ctx, tx)
+		return err
+	})
+	if err == nil && !there {
+		err = fmt.Errorf("open the index of documents: %w: no swarm has read any into this database yet; start one with swarmlog run", fs.ErrNotExist)
+	}
+	if err != nil {
+		return nil, errors.Join(err, desk.Close())
+	}
+	return &Data{db: readDesk{desk}}, nil
+}
+
+// readDesk is a desk of which the ledger alone is read.
+type readDesk struct{ *Desk }
+
+func (d readDesk) Read(ctx context.Context, f func(context.Context, ledger.Tx) error) error {
+	return d.Ledger.Read(ctx, f)
 }
 
 // OpenData opens a data folder for questions.

@@ -42,7 +42,8 @@ type Desk struct {
 // ErrNoAddress says that a process has the data folder and serves no HTTP.
 var ErrNoAddress = errors.New("the process that runs on the folder serves no HTTP: stop it first, or run it with --listen")
 
-// Connect opens what a command needs. A data folder in which nothing has run is an error that wraps fs.ErrNotExist.
+// Connect opens what a command needs. Where nothing has run yet, in a data folder or a database, it's an error that wraps
+// fs.ErrNotExist.
 func Connect(ctx context.Context, w Where) (*Desk, error) {
 	if w.Logger == nil {
 		w.Logger = slog.New(slog.DiscardHandler)
@@ -82,7 +83,7 @@ func (d *Desk) openServers(ctx context.Context, w Where) error {
 	if err != nil {
 		return err
 	}
-	o.Logger, o.LeaseTime = w.Logger, w.Settings.Worker.LeaseTime
+	o.Logger, o.LeaseTime, o.Existing = w.Logger, w.Settings.Worker.LeaseTime, true
 	db, err := postgres.Open(ctx, *o)
 	if err != nil {
 		return err

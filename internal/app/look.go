@@ -14,6 +14,7 @@ import (
 	"github.com/swarmlog/swarmlog/internal/circuit"
 	"github.com/swarmlog/swarmlog/internal/engine"
 	"github.com/swarmlog/swarmlog/internal/httpapi"
+	"github.com/swarmlog/swarmlog/internal/ledger/postgres"
 	"github.com/swarmlog/swarmlog/internal/telemetry/status"
 	"github.com/swarmlog/swarmlog/ledger"
 )
@@ -122,15 +123,16 @@ func (a *App) brokerHealth() []error {
 	return a.server.Health()
 }
 
+// LedgerPlace is where the ledger is, for people: without credentials, and "" where it's in memory.
+func (a *App) LedgerPlace() string {
+	if db, ok := a.ledger.(*postgres.DB); ok {
+		return db.Place()
+	}
+	return a.inData(LedgerFile)
+}
+
 func (a *App) lookLedger() (l status.Ledger) {
-	switch {
-	case a.config.Postgres != nil:
-		l.Path = "PostgreSQL"
-		if db, ok := a.ledger.(interface{ Place() string }); ok {
-			l.Path = db.Place()
-		}
-	case !a.config.InMemory:
-		l.Path = a.inData(LedgerFile)
+	if l.Path = a.LedgerPlace(); !a.shared() && l.Path != "" {
 		for _, suffix := range []string{"", "-wal"} {
 			if info, err := os.Stat(l.Path + suffix); err == nil {
 				l.Bytes += info.Size()

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -108,6 +109,7 @@ func (a *App) openPostgres(ctx context.Context) error {
 	if o.LeaseTime == 0 {
 		o.LeaseTime = a.config.LeaseTime
 	}
+	o.AcceptLoss = o.AcceptLoss || slices.ContainsFunc(a.config.AcceptRisk, losesCommits)
 	db, err := postgres.Open(ctx, o)
 	if err != nil {
 		return err
@@ -127,6 +129,11 @@ func (a *App) openSQLite(ctx context.Context) error {
 	}
 	a.ledger = db
 	return nil
+}
+
+// losesCommits tells that a risk by its name is one that the ledger refuses by itself.
+func losesCommits(risk string) bool {
+	return risk == "postgres.fsync" || risk == "postgres.synchronous_commit"
 }
 
 // shared tells whether other processes may work on the same ledger.

@@ -2,8 +2,10 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -34,19 +36,62 @@ type declared struct {
 	scans map[string]agents.Scan
 }
 
-// FromSwarm makes a Config of a swarm.yaml, on a data folder.
+// FromSwarm makes a Config of a swarm.yaml, on a data folder: everything embedded.
 func FromSwarm(s *config.Swarm, data string, log *slog.Logger) (Config, error) {
-	d := &declared{swarm: s, log: log, scans: map[string]agents.Scan{}}
-	c := Config{Name: s.Name, Data: data, Logger: log, Opened: d.opened, Closed: d.closed, Kinds: map[string]string{},
-		ModelLine: modelLine(s), Index: Index{Count: count, Search: d.search, Pages: pages, Dead: d.dead, Notes: d.notes}}
-	for _, t := range s.Topics {
-		c.Topics = append(c.Topics, broker.TopicSpec{Name: t.Name, Partitions: t.Partitions, Replicas: t.Replicas, Config: t.Config, Commutative: t.Commutative})
-	}
 	absolute, err := filepath.Abs(data)
 	if err != nil {
 		return Config{}, fmt.Errorf("make data folder %s absolute: %w", data, err)
 	}
-	deps := agents.Deps{Read: d.read, Exclude: []string{absolute}, Cache: filepath.Join(absolute, "cache"), OnScan: d.scanned, Logger: log}
+	c, err := fromSwarm(s, agents.Deps{Exclude: []string{absolute}, Cache: filepath.Join(absolute, "cache"), Logger: log})
+	c.Data = data
+	return c, err
+}
+
+// OnServers makes a Config of a swarm.yaml for one worker among several, on the servers that its settings name.
+func OnServers(s *config.Swarm, log *slog.Logger) (Config, error) {
+	if err := s.NeedsServers(s.File); err != nil {
+		return Config{}, err
+	}
+	if s.Kafka.Membership == config.MembershipKafka {
+		return Config{}, errors.New("membership kafka isn't built yet: leave it out, and workers share partitions by leases")
+	}
+	kafka, err := kafkaOptions(s.Kafka)
+	if err != nil {
+		return Config{}, err
+	}
+	postgres, err := postgresOptions(s.Postgres)
+	if err != nil {
+		return Config{}, err
+	}
+	cache := ""
+	if folder, err := os.UserCacheDir(); err == nil { // else the PDF reader is compiled at each start
+		cache = filepath.Join(folder, "swarmlog")
+	}
+	c, err := fromSwarm(s, agents.Deps{Cache: cache, Logger: log})
+	if err != nil {
+		return Config{}, err
+	}
+	c.Kafka, c.Postgres, c.AcceptRisk = kafka, postgres, s.AcceptRisk
+	c.Worker, c.Pool = s.Worker.WorkerID(drawnEnd()), s.Worker.Pool
+	c.LeaseTime, c.Drain = s.Worker.LeaseTime, s.Worker.Drain
+	for i := range c.Agents {
+		c.Agents[i].Pool = s.Agent(c.Agents[i].Name).Pool
+	}
+	for i := range c.Sources {
+		c.Sources[i].Pool = s.Agent(c.Sources[i].Name).Pool
+	}
+	return c, nil
+}
+
+// fromSwarm makes what doesn't depend on where broker and ledger are.
+func fromSwarm(s *config.Swarm, deps agents.Deps) (Config, error) {
+	d := &declared{swarm: s, log: deps.Logger, scans: map[string]agents.Scan{}}
+	c := Config{Name: s.Name, Logger: deps.Logger, Opened: d.opened, Closed: d.closed, Kinds: map[string]string{},
+		ModelLine: modelLine(s), Index: Index{Count: count, Search: d.search, Pages: pages, Dead: d.dead, Notes: d.notes}}
+	for _, t := range s.Topics {
+		c.Topics = append(c.Topics, broker.TopicSpec{Name: t.Name, Partitions: t.Partitions, Replicas: t.Replicas, Config: t.Config, Commutative: t.Commutative})
+	}
+	deps.Read, deps.OnScan = d.read, d.scanned
 	for _, a := range s.Agents {
 		built, err := agents.Build(a, deps)
 		if err != nil {

@@ -23,6 +23,7 @@ import (
 // command is the whole command line.
 type command struct {
 	Up      upCommand      `cmd:"" help:"Run a swarm with everything it needs in this one process, on a folder of data."`
+	Run     runCommand     `cmd:"" help:"Run one worker of a swarm on your own Kafka brokers and PostgreSQL; several share the work."`
 	Search  searchCommand  `cmd:"" help:"Search the pages that a swarm has read."`
 	Pages   pagesCommand   `cmd:"" help:"List the pages that a swarm has read, with what became of each."`
 	Check   checkCommand   `cmd:"" help:"Check a swarm.yaml and name everything that is wrong with it."`

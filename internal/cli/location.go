@@ -58,3 +58,16 @@ func (l location) connect(ctx context.Context, log *slog.Logger) (*app.Desk, err
 	}
 	return d, nil
 }
+
+// index opens what the swarm has read.
+func (l location) index(ctx context.Context) (*app.Data, error) {
+	w, err := l.where(nil)
+	if err != nil {
+		return nil, err
+	}
+	d, err := app.OpenWhere(ctx, w)
+	if err != nil {
+		return nil, opened(err)
+	}
+	return d, nil
+}

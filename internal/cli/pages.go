@@ -8,21 +8,20 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/swarmlog/swarmlog/internal/app"
 	"github.com/swarmlog/swarmlog/internal/httpapi"
 	"github.com/swarmlog/swarmlog/internal/progress"
 )
 
 type pagesCommand struct {
-	Data string `default:".swarmlog" help:"Data folder of the swarm, running or not."`
-	JSON bool   `name:"json" help:"Print one JSON object a page."`
+	location
+	JSON bool `name:"json" help:"Print one JSON object a page."`
 }
 
 // Run prints every page.
 func (c *pagesCommand) Run(ctx context.Context, s *streams) (err error) {
-	data, err := app.OpenData(c.Data)
+	data, err := c.index(ctx)
 	if err != nil {
-		return fmt.Errorf("pages: %w", opened(err))
+		return fmt.Errorf("pages: %w", err)
 	}
 	defer func() { err = errors.Join(err, data.Close()) }()
 	out := bufio.NewWriter(s.out)

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/swarmlog/swarmlog/internal/app"
 	"github.com/swarmlog/swarmlog/internal/httpapi"
 	"github.com/swarmlog/swarmlog/internal/progress"
 )
@@ -18,9 +17,9 @@ const longestQuery = 1000
 
 type searchCommand struct {
 	Words []string `arg:"" help:"What to look for."`
-	Data  string   `default:".swarmlog" help:"Data folder of the swarm, running or not."`
-	Limit int      `default:"10" help:"Pages to print at most, from 1 to 100."`
-	JSON  bool     `name:"json" help:"Print one JSON object a page."`
+	location
+	Limit int  `default:"10" help:"Pages to print at most, from 1 to 100."`
+	JSON  bool `name:"json" help:"Print one JSON object a page."`
 }
 
 // Run searches and prints pages, best first.
@@ -35,9 +34,9 @@ func (c *searchCommand) Run(ctx context.Context, s *streams) (err error) {
 	if c.Limit < 1 || c.Limit > 100 {
 		return usage(fmt.Errorf("--limit %d: give a number from 1 to 100", c.Limit))
 	}
-	data, err := app.OpenData(c.Data)
+	data, err := c.index(ctx)
 	if err != nil {
-		return fmt.Errorf("search: %w", opened(err))
+		return fmt.Errorf("search: %w", err)
 	}
 	defer func() { err = errors.Join(err, data.Close()) }()
 	hits, err := data.Search(ctx, words, c.Limit)

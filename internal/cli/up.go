@@ -44,7 +44,7 @@ func (c *upCommand) Run(ctx context.Context, s *streams) error {
 		return usage(err)
 	}
 	if len(c.Input) > 0 {
-		if err := c.checkInput(); err != nil {
+		if err := checkInput(c.Input); err != nil {
 			return usage(err)
 		}
 		if err := swarm.SetInput(c.Input...); err != nil {
@@ -73,8 +73,8 @@ func (c *upCommand) checkListen() error {
 }
 
 // checkInput refuses folders that aren't there: a typing error shouldn't look like an empty folder.
-func (c *upCommand) checkInput() error {
-	for _, folder := range c.Input {
+func checkInput(folders []string) error {
+	for _, folder := range folders {
 		info, err := os.Stat(folder)
 		if err != nil {
 			return fmt.Errorf("input folder: %w; name a folder that exists", err)

@@ -56,6 +56,9 @@ func (db *DB) migrate(ctx context.Context) error {
 			return nil // without a lock, and without the right to create anything
 		case used && !ours:
 			return own(fault.Fatalf("schema %s belongs to something else: name another one for the ledger", db.opts.Schema))
+		case db.opts.Existing && !ours:
+			return own(fault.As(fault.Fatal, fmt.Errorf("database %s has no ledger in schema %s: %w: nothing has run there yet; check the connection string and the schema, or start a swarm with swarmlog run",
+				db.pool.Config().ConnConfig.Database, db.opts.Schema, fs.ErrNotExist)))
 		}
 		return db.migrateTo(ctx, c, names)
 	})

@@ -39,6 +39,9 @@ type Options struct {
 	// AcceptLoss lets a server be used whose settings lose commits that it has acknowledged (fsync or
 	// synchronous_commit off). Nothing that swarmlog promises holds then.
 	AcceptLoss bool
+	// Existing makes no ledger where there's none: that's an error then, which wraps fs.ErrNotExist. A command that looks
+	// at the wrong database leaves nothing in it.
+	Existing bool
 }
 
 const (

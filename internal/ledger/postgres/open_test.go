@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/url"
 	"strings"
 	"sync"
@@ -247,5 +248,29 @@ func TestCloseWaitsAndMayBeCalledAgain(t *testing.T) {
 	}
 	if _, err := db.Commit(t.Context(), &ledger.Batch{Steps: []*ledger.Step{oneStep(ledger.Fence{}, 0)}}); !errors.Is(err, errClosed) {
 		t.Errorf("commit to a closed ledger: %v", err)
+	}
+}
+
+// A command that looks at the wrong database leaves nothing in it.
+func TestExistingMakesNoLedger(t *testing.T) {
+	t.Parallel()
+	dsn := given.Database(t)
+	if _, err := Open(t.Context(), Options{DSN: dsn, Existing: true}); !errors.Is(err, fs.ErrNotExist) {
+		t.Fatalf("a database without a ledger: %v", err)
+	}
+	for range 2 { // it was left empty, and is made now, and found
+		db, err := Open(t.Context(), Options{DSN: dsn})
+		if err == nil {
+			err = db.Close()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if db, err = Open(t.Context(), Options{DSN: dsn, Existing: true}); err == nil {
+			err = db.Close()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
 }
