@@ -121,13 +121,15 @@ var allowed = map[string][]string{
 	"ledger":                 {"event"},
 	"internal/canonical":     {},
 	"internal/circuit":       {},
+	"internal/fair":          {},
 	"internal/fault":         {},
+	"internal/plan":          {},
 	"internal/route":         {},
 	"internal/sketch":        {},
 	"internal/salt":          {"internal/route", "internal/sketch"},
 	"internal/sabotage":      {},
 	"internal/broker":        {"event"},
-	"internal/engine":        {"event", "inference", "ledger", "internal/broker", "internal/canonical", "internal/circuit", "internal/fault", "internal/plan", "internal/route", "internal/sabotage", "internal/salt"},
+	"internal/engine":        {"event", "inference", "ledger", "internal/broker", "internal/canonical", "internal/circuit", "internal/fair", "internal/fault", "internal/plan", "internal/route", "internal/sabotage", "internal/salt"},
 	"internal/ledger/sqlite": {"event", "ledger", "internal/canonical", "internal/fault", "internal/sabotage"},
 }
 

@@ -365,7 +365,8 @@ func (g *group) forgetRows(d *drive) {
 // unready takes a lane off the queue of those that may go on. g.mu is held.
 func (g *group) unready(l *lane) {
 	same := func(x *lane) bool { return x == l }
-	g.ready, g.heavy = slices.DeleteFunc(g.ready, same), slices.DeleteFunc(g.heavy, same)
+	g.ready.Remove(same)
+	g.heavy.Remove(same)
 }
 
 // forgetDrives ends what goes on of a partition's backlog, for whoever owns it next. g.mu is held.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/swarmlog/swarmlog/event"
 	"github.com/swarmlog/swarmlog/internal/broker"
+	"github.com/swarmlog/swarmlog/internal/fair"
 	"github.com/swarmlog/swarmlog/ledger"
 )
 
@@ -32,8 +33,8 @@ type group struct {
 	freeSince       map[partID]time.Time    // partitions that were free at the last look
 	carrying        map[*partition]struct{} // partitions that were passed on, while steps of them run here
 	births          int64                   // partitions taken so far
-	ready           []*lane                 // lanes whose first task may run
-	heavy           []*lane                 // the same, for tasks of more than a quarter of the weight limit
+	ready           fair.Queue[*lane]       // lanes whose first task may run
+	heavy           fair.Queue[*lane]       // the same, for tasks of more than a quarter of the weight limit
 	running         int
 	light           int64 // weight of running tasks, by budget
 	heavyNow        int64

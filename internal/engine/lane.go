@@ -5,6 +5,7 @@ import (
 
 	"github.com/swarmlog/swarmlog/event"
 	"github.com/swarmlog/swarmlog/internal/broker"
+	"github.com/swarmlog/swarmlog/internal/fair"
 	"github.com/swarmlog/swarmlog/ledger"
 )
 
@@ -70,16 +71,25 @@ func (l *lane) push(g *group, t *task) {
 	}
 }
 
+// Extension attributes of an event that say who its work is for. Within a worker's limits tenants take turns, and work
+// of class "interactive" has three turns for each of "batch", which is all other. Events that a step emits are of the
+// same class and tenant as the one that it handles, unless they say otherwise.
+const (
+	ExtensionClass  = "class"
+	ExtensionTenant = "tenant"
+)
+
 // makeReady queues a lane to be worked on, unless it's blocked by what others still carry. g.mu is held.
 func (g *group) makeReady(l *lane) {
 	if l.p.blocked[l.key] > 0 {
 		return
 	}
-	if l.queue[0].weight > g.spec.Limits.Bytes/4 {
-		g.heavy = append(g.heavy, l)
-		return
+	t := l.queue[0]
+	of := &g.ready
+	if t.weight > g.spec.Limits.Bytes/4 {
+		of = &g.heavy
 	}
-	g.ready = append(g.ready, l)
+	of.Push(fair.ClassOf(t.event.Extension(ExtensionClass)), t.event.Extension(ExtensionTenant), l)
 }
 
 // dispatch starts what the limits allow. g.mu is held.
@@ -106,15 +116,17 @@ func (g *group) next() *task {
 
 // pick takes the lane that may go on next off its queue, or nil: light steps share a quarter of the weight limit, heavy
 // ones the rest, so that neither can hold up the other. g.mu is held.
-func (g *group) pick() (l *lane) {
+func (g *group) pick() *lane {
 	limit := g.spec.Limits.Bytes
-	switch {
-	case len(g.heavy) > 0 && g.heavyNow+g.heavy[0].queue[0].weight <= limit*3/4:
-		l, g.heavy = g.heavy[0], g.heavy[1:]
-	case len(g.ready) > 0 && (g.light == 0 || g.light+g.ready[0].queue[0].weight <= limit/4):
-		l, g.ready = g.ready[0], g.ready[1:]
+	if l, ok := g.heavy.Peek(); ok && g.heavyNow+l.queue[0].weight <= limit*3/4 {
+		l, _ = g.heavy.Pop()
+		return l
 	}
-	return l
+	if l, ok := g.ready.Peek(); ok && (g.light == 0 || g.light+l.queue[0].weight <= limit/4) {
+		l, _ = g.ready.Pop()
+		return l
+	}
+	return nil
 }
 
 // begun notes that the first task of a lane is started, and puts its weight on the budget. g.mu is held.

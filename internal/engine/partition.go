@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"errors"
-	"slices"
 
 	"github.com/swarmlog/swarmlog/internal/broker"
 	"github.com/swarmlog/swarmlog/ledger"
@@ -123,10 +122,9 @@ func (g *group) forgetPart(p *partition) {
 func (g *group) forgetQueued(p *partition) {
 	g.forgetHeld(p)
 	g.forgetDrives(p)
-	others := func(lanes []*lane) []*lane {
-		return slices.DeleteFunc(lanes, func(l *lane) bool { return l.p == p })
-	}
-	g.ready, g.heavy = others(g.ready), others(g.heavy)
+	its := func(l *lane) bool { return l.p == p }
+	g.ready.Remove(its)
+	g.heavy.Remove(its)
 	for key, l := range p.lanes {
 		keep := 0
 		if l.busy {

@@ -143,6 +143,9 @@ func conflict(got, had [16]byte) error {
 		ledger.ErrConflict, hex.EncodeToString(got[:]), hex.EncodeToString(had[:])))
 }
 
+// handedOn are the extension attributes that an emitted event has of the one it was emitted for.
+var handedOn = []string{"traceparent", ExtensionClass, ExtensionTenant}
+
 // outgoing fills in and encodes what a step emits.
 func (e *Engine) outgoing(agent string, in event.Event, emits []emission) ([]ledger.Outgoing, error) {
 	if len(emits) == 0 {
@@ -164,8 +167,10 @@ func (e *Engine) outgoing(agent string, in event.Event, emits []emission) ([]led
 		if out.Time.IsZero() {
 			out.Time = now
 		}
-		if trace := in.Extension("traceparent"); trace != "" && out.Extension("traceparent") == "" {
-			out.SetExtension("traceparent", trace)
+		for _, name := range handedOn {
+			if value := in.Extension(name); value != "" && out.Extension(name) == "" {
+				out.SetExtension(name, value)
+			}
 		}
 		out.SetHops(in.Hops() + 1)
 		if _, ok := out.RecordedTime(); !ok {
