@@ -59,6 +59,10 @@ type Config struct {
 	Sources []engine.Source
 	Logger  *slog.Logger
 
+	// Examine refuses to start on servers that can lose what they acknowledge, but for what AcceptRisk names.
+	Examine    bool
+	AcceptRisk []string // names of package doctor's checks
+
 	// Opened is called with the ledger before anything uses it; it returns what answers model calls, or nil. It may be nil.
 	Opened func(ctx context.Context, l ledger.Ledger) (engine.Inferrer, error)
 	// Closed is called at the end, once nothing runs any more. It may be nil.
@@ -144,6 +148,7 @@ func Start(ctx context.Context, c Config) (*App, error) {
 		{"broker", a.startBroker},
 		{"ledger", a.openLedger},
 		{"topics", a.createTopics},
+		{"risks", a.refuseRisks},
 		{"dead letters", a.loadLetters},
 		{"servers", a.watchServers},
 		{"http", a.serve},

@@ -28,6 +28,7 @@ type command struct {
 	Pages   pagesCommand   `cmd:"" help:"List the pages that a swarm has read, with what became of each."`
 	Check   checkCommand   `cmd:"" help:"Check a swarm.yaml and name everything that is wrong with it."`
 	Prove   proveCommand   `cmd:"" help:"Prove the delivery contract: run numbered events through a swarm whose process is killed, and account for every one."`
+	Doctor  doctorCommand  `cmd:"" help:"Check what the cluster and the database of a swarm can break of the promises, and say how to mend it."`
 	Version versionCommand `cmd:"" help:"Print the version."`
 
 	ProveNode proveNodeCommand `cmd:"" hidden:""`

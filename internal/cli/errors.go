@@ -9,6 +9,7 @@ import (
 	"syscall"
 
 	"github.com/swarmlog/swarmlog/internal/config"
+	"github.com/swarmlog/swarmlog/internal/doctor"
 	"github.com/swarmlog/swarmlog/internal/httpapi"
 	"github.com/swarmlog/swarmlog/internal/prove"
 	"github.com/swarmlog/swarmlog/ledger"
@@ -20,6 +21,8 @@ const (
 	exitFailed = 1 // it was tried and failed, or a verdict isn't clean
 	exitUsage  = 2 // the command line or a file given to it is wrong; nothing was done
 	exitInUse  = 3 // another process has what this one needs
+	exitLoses  = 4 // doctor found what can lose data, or a start was refused for it
+	exitWarns  = 5 // doctor found what is worth a warning, and nothing that loses data
 )
 
 // kind is what kind of error it is, for programs: its code, which is stable, and the exit code.
@@ -36,6 +39,8 @@ var (
 	badSwarm = kind{"bad_swarm", exitUsage}
 	noData   = kind{"no_data", exitUsage}
 	inUse    = kind{"in_use", exitInUse}
+	risk     = kind{"risk", exitLoses}
+	warns    = kind{"warns", exitWarns}
 )
 
 // coded is an error whose kind is known where it's made.
@@ -81,6 +86,12 @@ func kindOf(err error) kind {
 		return inUse
 	case errors.Is(err, errNotClean):
 		return notClean
+	case errors.Is(err, doctor.ErrNoRisk):
+		return badUsage
+	case errors.Is(err, errLoses), errors.Is(err, doctor.ErrRisk):
+		return risk
+	case errors.Is(err, errWarns):
+		return warns
 	}
 	return failed
 }

@@ -60,6 +60,9 @@ func Open(ctx context.Context, opts Options) (*Broker, error) {
 	return b, nil
 }
 
+// Group is how members of groups behave.
+func (b *Broker) Group() Group { return b.opts.Group }
+
 // Publisher is the producer that all callers share.
 func (b *Broker) Publisher() broker.Publisher { return b.pub }
 

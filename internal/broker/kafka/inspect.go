@@ -24,6 +24,9 @@ const (
 	KindEmbedded = "embedded"
 )
 
+// MaxBatchBytes is the largest batch that is ever sent, whatever a topic takes.
+const MaxBatchBytes = maxBatchBytes
+
 // Cluster is what there is to say about a cluster as a place for events. It holds no secret.
 type Cluster struct {
 	Kind    string
