@@ -330,32 +330,3 @@ func TestSecretsPrintAsNothing(t *testing.T) {
 		}
 	}
 }
-
-// TestThrottle : what brokers say of quotas is passed on.
-func TestThrottle(t *testing.T) {
-	t.Parallel()
-	addr, c := fake(t)
-	c.ControlKey(kmsg.Produce.Int16(), func(req kmsg.Request) (kmsg.Response, error, bool) {
-		c.KeepControl()
-		resp := req.ResponseKind().(*kmsg.ProduceResponse)
-		resp.ThrottleMillis = 25
-		for _, t := range req.(*kmsg.ProduceRequest).Topics {
-			topic := kmsg.ProduceResponseTopic{Topic: t.Topic, TopicID: t.TopicID}
-			for _, p := range t.Partitions {
-				topic.Partitions = append(topic.Partitions, kmsg.ProduceResponseTopicPartition{Partition: p.Partition})
-			}
-			resp.Topics = append(resp.Topics, topic)
-		}
-		return resp, nil, true
-	})
-	waits := make(chan time.Duration, 10)
-	works(t, kafka.Options{Seeds: []string{addr}, Throttled: func(wait time.Duration) { waits <- wait }})
-	select {
-	case wait := <-waits:
-		if wait != 25*time.Millisecond {
-			t.Errorf("slowed down by %s, want 25ms", wait)
-		}
-	default:
-		t.Error("nobody was told that the broker slows this client down")
-	}
-}
