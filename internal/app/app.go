@@ -60,8 +60,7 @@ type Config struct {
 	Logger  *slog.Logger
 
 	// Examine refuses to start on servers that can lose what they acknowledge, but for what AcceptRisk names.
-	Examine    bool
-	AcceptRisk []string // names of package doctor's checks
+	Examine bool
 
 	// Opened is called with the ledger before anything uses it; it returns what answers model calls, or nil. It may be nil.
 	Opened func(ctx context.Context, l ledger.Ledger) (engine.Inferrer, error)

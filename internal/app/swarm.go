@@ -71,7 +71,7 @@ func OnServers(s *config.Swarm, log *slog.Logger) (Config, error) {
 	if err != nil {
 		return Config{}, err
 	}
-	c.Kafka, c.Postgres, c.AcceptRisk = kafka, postgres, s.AcceptRisk
+	c.Kafka, c.Postgres, c.Examine, c.AcceptRisk = kafka, postgres, true, s.AcceptRisk
 	c.Worker, c.Pool = s.Worker.WorkerID(drawnEnd()), s.Worker.Pool
 	c.LeaseTime, c.Drain = s.Worker.LeaseTime, s.Worker.Drain
 	for i := range c.Agents {
