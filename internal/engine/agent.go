@@ -34,8 +34,12 @@ type Agent struct {
 	OnDead OnDead
 	Pool   string // of the workers that may run it; "": any
 
+	shadow   bool // nothing that it does takes effect: see Shadow
 	forwards bool // the internal agent that moves misrouted records to where they belong
 }
+
+// defaultAttempts is how often a step that fails for transient reasons is run.
+const defaultAttempts = 8
 
 // Limits bound what an agent does at once. The zero value of a field means its default.
 type Limits struct {

@@ -63,6 +63,9 @@ func (g *group) dead(t *task, why error) *ledger.Step {
 		}
 	}
 	s.Emits = []ledger.Outgoing{{Topic: topic, Partition: t.record.Partition, Message: m}}
+	if g.spec.shadow {
+		s.Emits = nil
+	}
 	if g.spec.OnDead == Park && t.event.Subject != "" && !t.alone() {
 		s.Wait = g.row(t, ledger.ParkedReason+" "+t.record.Position.String()+": "+cut(FirstLine(why.Error()), 256))
 		s.Wait.Dead = true

@@ -15,7 +15,7 @@
 // that can't be read, dead.go writes dead letters, feed.go serves sources,
 // topics.go notices what others do to topics, estate.go publishes what the steps
 // of a topic that is gone emitted, misrouted.go passes over and forwards what
-// stands where its key doesn't lead.
+// stands where its key doesn't lead, shadow.go runs a version beside an agent.
 //
 // It sees the ledger, the broker and the models through interfaces and must not
 // import an implementation. Nothing here survives a crash, and nothing needs

@@ -100,7 +100,7 @@ func newGroup(e *Engine, spec Agent) *group {
 	setDefault(&l.Steps, 64)
 	setDefault(&l.Bytes, 64<<20)
 	setDefault(&l.Timeout, 5*time.Minute)
-	setDefault(&l.Attempts, 8)
+	setDefault(&l.Attempts, defaultAttempts)
 	setDefault(&l.Backoff, 100*time.Millisecond)
 	setDefault(&l.MaxWait, 30*time.Second)
 	setDefault(&l.Hops, 64)
