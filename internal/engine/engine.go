@@ -33,12 +33,15 @@ type Options struct {
 	Rand      func() float64 // jitter, in [0, 1)
 
 	LeaseTime time.Duration // default 15 s
-	Patience  time.Duration // how long running steps may hold up a hand-over before they are carried; default 150 ms
-	Drain     time.Duration // how long Stop lets running steps go on; default 10 s
-	Batch     int           // steps of one commit; default 512
-	Horizon   time.Duration // how long seen ids are kept, in log time; default 7 days
-	Keep      time.Duration // how long recorded calls are kept; default 30 days
-	Look      time.Duration // how often topics are looked at, which others may change; default 5 s
+	// Membership is how workers come to their partitions; all workers of a swarm have the same.
+	Membership Membership
+
+	Patience time.Duration // how long running steps may hold up a hand-over before they are carried; default 150 ms
+	Drain    time.Duration // how long Stop lets running steps go on; default 10 s
+	Batch    int           // steps of one commit; default 512
+	Horizon  time.Duration // how long seen ids are kept, in log time; default 7 days
+	Keep     time.Duration // how long recorded calls are kept; default 30 days
+	Look     time.Duration // how often topics are looked at, which others may change; default 5 s
 }
 
 func (o *Options) setDefaults() {
@@ -55,6 +58,7 @@ func (o *Options) setDefaults() {
 		o.Rand = rand.Float64
 	}
 	setDefault(&o.LeaseTime, 15*time.Second)
+	setDefault(&o.Membership, MembershipLeases)
 	setDefault(&o.Patience, 150*time.Millisecond)
 	setDefault(&o.Drain, 10*time.Second)
 	setDefault(&o.Batch, 512)
@@ -99,6 +103,9 @@ func New(opts Options, agents []Agent, sources []Source) (*Engine, error) {
 	opts.setDefaults()
 	if opts.Ledger == nil || opts.Broker == nil || opts.Worker == "" {
 		return nil, errors.New("engine: Ledger, Broker and Worker are required")
+	}
+	if m := opts.Membership; m != MembershipLeases && m != MembershipKafka {
+		return nil, fmt.Errorf("engine: membership %q: use %q or %q", m, MembershipLeases, MembershipKafka)
 	}
 	if err := route.SelfTest(); err != nil {
 		return nil, fmt.Errorf("engine: %w", err)
@@ -162,6 +169,9 @@ func (e *Engine) Run(ctx context.Context) error {
 	holding.Go(func() { e.watchTopics(leases) })
 	for _, g := range e.groups {
 		holding.Go(func() { g.run(leases) })
+		if g.inKafka() {
+			holding.Go(func() { g.join(leases) })
+		}
 	}
 	for _, s := range e.sources {
 		holding.Go(func() { s.run(leases) })
@@ -238,8 +248,11 @@ func (e *Engine) drain(ctx context.Context) {
 	var handing sync.WaitGroup
 	for _, g := range e.groups {
 		parts := g.stopAdmitting()
-		if e.others.Load() > 0 {
-			handing.Go(func() { g.handOverAll(ctx, parts) })
+		if e.others.Load() > 0 || g.inKafka() {
+			handing.Go(func() {
+				g.handOverAll(ctx, parts)
+				g.leaveKafka()
+			})
 		}
 	}
 	handing.Wait()

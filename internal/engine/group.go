@@ -30,6 +30,7 @@ type group struct {
 
 	mu              sync.Mutex
 	parts           map[partID]*partition
+	membership      membership
 	freeSince       map[partID]time.Time    // partitions that were free at the last look
 	carrying        map[*partition]struct{} // partitions that were passed on, while steps of them run here
 	births          int64                   // partitions taken so far

@@ -20,6 +20,19 @@ type slow struct {
 	mu    sync.Mutex
 	gates map[string]chan error // by event id: what the step ends with
 	runs  map[string][]string   // workers, by event id
+	last  map[int32]time.Time   // the last run, by partition
+	gap   map[int32]time.Duration
+}
+
+// largestGap is the longest that no step of a partition began, since it was last asked.
+func (s *slow) largestGap() (most time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, d := range s.gap {
+		most = max(most, d)
+	}
+	s.last, s.gap = map[int32]time.Time{}, map[int32]time.Duration{}
+	return most
 }
 
 func newSlow(ids ...string) *slow {
@@ -35,6 +48,12 @@ func (s *slow) agent(name, worker, reads string, emits ...string) engine.Agent {
 		s.mu.Lock()
 		gate := s.gates[e.ID]
 		s.runs[e.ID] = append(s.runs[e.ID], worker)
+		if p := st.Position().Partition; s.gap != nil {
+			if at, ok := s.last[p]; ok {
+				s.gap[p] = max(s.gap[p], time.Since(at))
+			}
+			s.last[p] = time.Now()
+		}
 		s.mu.Unlock()
 		if gate != nil {
 			select {
@@ -115,9 +134,11 @@ func heldIDs() (ids []string) {
 
 // A partition whose steps are still running moves nevertheless: its other aggregates go on elsewhere, and what runs
 // ends where it began, once. Later events of its aggregate come after it, and what it emits is published.
-func TestHandOverCarriesRunningSteps(t *testing.T) {
-	t.Parallel()
+func TestHandOverCarriesRunningSteps(t *testing.T) { inBothModes(t, handOverCarriesRunningSteps) }
+
+func handOverCarriesRunningSteps(t *testing.T, mode engine.Membership) {
 	w := newWorld(t, "a", "b")
+	w.mode = mode
 	held := heldIDs()
 	s := newSlow(held...)
 	_, second := handOver(t, w, s, held, w.options("one"), w.options("two"), "b")
@@ -147,8 +168,12 @@ func TestHandOverCarriesRunningSteps(t *testing.T) {
 
 // A carried step that fails is run again by the partition's new owner, before the later events of its aggregate.
 func TestCarriedStepThatFailsRunsElsewhere(t *testing.T) {
-	t.Parallel()
+	inBothModes(t, carriedStepThatFailsRunsElsewhere)
+}
+
+func carriedStepThatFailsRunsElsewhere(t *testing.T, mode engine.Membership) {
 	w := newWorld(t, "a")
+	w.mode = mode
 	held := heldIDs()
 	s := newSlow(held...)
 	_, second := handOver(t, w, s, held, w.options("one"), w.options("two"))
@@ -201,9 +226,11 @@ func TestCarriedStepsOfAQuietWorkerAreTakenOver(t *testing.T) {
 }
 
 // A worker that stops hands over what it has, and ends once what it carries is done: nobody waits for that.
-func TestStopHandsOver(t *testing.T) {
-	t.Parallel()
+func TestStopHandsOver(t *testing.T) { inBothModes(t, stopHandsOver) }
+
+func stopHandsOver(t *testing.T, mode engine.Membership) {
 	w := newWorld(t, "a")
+	w.mode = mode
 	held := heldIDs()
 	s := newSlow(held...)
 	o := w.options("one")
@@ -241,9 +268,11 @@ func TestStopHandsOver(t *testing.T) {
 
 // Workers join and leave all the time, while steps take longer than a hand-over waits, fail, die and emit: each event
 // has one effect, in order, and each effect's event is published.
-func TestHandOverAtAnyMoment(t *testing.T) {
-	t.Parallel()
+func TestHandOverAtAnyMoment(t *testing.T) { inBothModes(t, handOverAtAnyMoment) }
+
+func handOverAtAnyMoment(t *testing.T, mode engine.Membership) {
 	w := newWorld(t, "a", "b")
+	w.mode = mode
 	const subjects, n = 25, 24
 	agent := func(worker string) []engine.Agent {
 		return []engine.Agent{{Name: "r", Reads: []string{"a"}, Emits: []string{"b"}, Limits: engine.Limits{Backoff: 20 * time.Millisecond, Attempts: 1000},

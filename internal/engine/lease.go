@@ -141,7 +141,15 @@ func (e *Engine) disown(ctx context.Context, leases []ledger.Lease) {
 	if e.planner.fence.Epoch != 0 {
 		mine[plannerKey] = true
 	}
+	claiming := map[string]bool{}
 	for _, g := range e.groups {
+		if g.inKafka() { // what is just being claimed isn't among its partitions yet
+			if !g.membership.turn.TryLock() {
+				claiming[g.spec.Name] = true
+				continue
+			}
+			defer g.membership.turn.Unlock()
+		}
 		for _, f := range g.fences() {
 			mine[f.Key] = true
 		}
@@ -153,7 +161,7 @@ func (e *Engine) disown(ctx context.Context, leases []ledger.Lease) {
 	}
 	var others []ledger.Fence
 	for _, l := range leases {
-		if l.Owner == e.opts.Worker && !mine[l.Key] {
+		if l.Owner == e.opts.Worker && !mine[l.Key] && !claiming[l.Group] {
 			others = append(others, l.Fence)
 		}
 	}
@@ -192,7 +200,7 @@ func (e *Engine) report(ctx context.Context) {
 		if len(next) == 0 {
 			continue
 		}
-		if err := e.opts.Broker.Report(ctx, e.opts.Swarm+"."+g.spec.Name, next); err != nil && ctx.Err() == nil {
+		if err := g.reportProgress(ctx, next); err != nil && ctx.Err() == nil {
 			g.log.Debug("progress can't be reported to the broker", "error", err)
 			continue
 		}

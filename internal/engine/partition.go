@@ -21,7 +21,7 @@ func (g *group) read(taken []*partition) {
 }
 
 // acquire takes one lease and makes its partition, which is to be read then.
-func (g *group) acquire(ctx context.Context, id partID, held broker.Range) *partition {
+func (g *group) acquire(ctx context.Context, id partID, held broker.Range, take taker) *partition {
 	g.mu.Lock()
 	topic, paused := g.topics[id.topic], g.paused.is
 	g.mu.Unlock()
@@ -29,9 +29,9 @@ func (g *group) acquire(ctx context.Context, id partID, held broker.Range) *part
 		return nil
 	}
 	key := ledger.Key{Group: g.spec.Name, TopicID: topic.ID, Partition: id.partition}
-	lease, err := g.eng.opts.Ledger.Acquire(ctx, key, topic.Name, g.eng.opts.Worker, held.Start, g.eng.opts.LeaseTime)
+	lease, err := take(ctx, key, topic.Name, held.Start)
 	if err != nil {
-		if !errors.Is(err, ledger.ErrHeld) && ctx.Err() == nil {
+		if !g.otherMode(err) && !errors.Is(err, ledger.ErrHeld) && ctx.Err() == nil {
 			g.log.Warn("lease can't be taken", "topic", id.topic, "partition", id.partition, "error", err)
 		}
 		return nil

@@ -125,7 +125,7 @@ func (p *planner) partitions(e *Engine, v *view) (all []plan.Partition, keys []l
 		g.mu.Lock()
 		topics, paused := maps.Clone(g.topics), g.paused.is
 		g.mu.Unlock()
-		if paused { // nobody may have them
+		if paused || g.inKafka() { // nobody may have them, or somebody else assigns them
 			continue
 		}
 		for _, t := range topics {

@@ -22,6 +22,17 @@ const takenAtOnce = 8
 func (g *group) take(ctx context.Context, v *view) {
 	if g.failure() != nil {
 		g.giveUp(ctx)
+		if g.inKafka() {
+			g.eng.goDo(g.leaveKafka)
+		}
+		return
+	}
+	if g.inKafka() {
+		g.dropTaken(v)
+		g.reclaim(ctx)
+		return
+	}
+	if g.claimedByOthers(v) {
 		return
 	}
 	workers := able(g.spec.Pool, v.workers)
@@ -35,7 +46,9 @@ func (g *group) take(ctx context.Context, v *view) {
 		g.eng.goDo(func() { g.leave(context.WithoutCancel(ctx), p, to) })
 	}
 	if wanted := g.wanted(v, workers, share); mine && len(wanted) > 0 {
-		g.acquireAll(ctx, wanted)
+		g.takeAll(ctx, wanted, func(ctx context.Context, key ledger.Key, topic string, start int64) (ledger.Lease, error) {
+			return g.eng.opts.Ledger.Acquire(ctx, key, topic, g.eng.opts.Worker, start, g.eng.opts.LeaseTime)
+		})
 	}
 }
 
@@ -155,8 +168,11 @@ func (g *group) wanted(v *view, workers []ledger.Worker, share int) (ids []partI
 	return ids
 }
 
-// acquireAll takes partitions, some at a time, and has them read.
-func (g *group) acquireAll(ctx context.Context, ids []partID) {
+// taker takes a lease, in the way of the group's membership.
+type taker func(ctx context.Context, key ledger.Key, topic string, start int64) (ledger.Lease, error)
+
+// takeAll takes partitions, some at a time, and has them read.
+func (g *group) takeAll(ctx context.Context, ids []partID, take taker) {
 	ranges := map[string][]broker.Range{}
 	for _, id := range ids {
 		if _, asked := ranges[id.topic]; asked {
@@ -178,7 +194,7 @@ func (g *group) acquireAll(ctx context.Context, ids []partID) {
 		turns <- struct{}{}
 		all.Go(func() {
 			defer func() { <-turns }()
-			if p := g.acquire(ctx, id, ranges[id.topic][id.partition]); p != nil {
+			if p := g.acquire(ctx, id, ranges[id.topic][id.partition], take); p != nil {
 				mu.Lock()
 				taken = append(taken, p)
 				mu.Unlock()

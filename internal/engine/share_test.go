@@ -46,9 +46,11 @@ func partitions(e *engine.Engine) (n int) {
 
 // Workers join and leave while records flow: partitions are shared out, all of them are worked on, and each record has
 // one effect, in order, under epochs that only rise.
-func TestWorkersJoinAndLeave(t *testing.T) {
-	t.Parallel()
+func TestWorkersJoinAndLeave(t *testing.T) { inBothModes(t, workersJoinAndLeave) }
+
+func workersJoinAndLeave(t *testing.T, mode engine.Membership) {
 	w := newWorld(t, "a", "b")
+	w.mode = mode
 	agents := []engine.Agent{recorder("first", "a", "b"), recorder("second", "b")}
 	const subjects, rounds = 30, 8
 	events := numbered(subjects, rounds*10)

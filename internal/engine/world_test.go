@@ -28,6 +28,7 @@ type world struct {
 	broker *kafka.Broker
 	ledger *sqlite.DB
 	addr   string // of the broker
+	mode   engine.Membership
 	topics map[string]broker.Topic
 
 	mu      sync.Mutex
@@ -40,7 +41,8 @@ func newWorld(t *testing.T, topics ...string) *world {
 	server, err := embedded.Start(ctx, embedded.Options{})
 	must(t, err)
 	t.Cleanup(func() { _ = server.Close() })
-	b, err := kafka.Open(ctx, kafka.Options{Seeds: []string{server.Addr()}, OneInflight: true, MaxWait: 50 * time.Millisecond})
+	b, err := kafka.Open(ctx, kafka.Options{Seeds: []string{server.Addr()}, OneInflight: true, MaxWait: 50 * time.Millisecond,
+		Group: kafka.Group{Heartbeat: 200 * time.Millisecond}})
 	must(t, err)
 	t.Cleanup(b.Close)
 	db, err := sqlite.Open(ctx, ":memory:", sqlite.Options{})
@@ -60,6 +62,17 @@ func newWorld(t *testing.T, topics ...string) *world {
 	return w
 }
 
+// inBothModes runs a test with leases and with Kafka groups.
+func inBothModes(t *testing.T, test func(t *testing.T, mode engine.Membership)) {
+	t.Parallel()
+	for _, mode := range []engine.Membership{engine.MembershipLeases, engine.MembershipKafka} {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			test(t, mode)
+		})
+	}
+}
+
 func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
@@ -69,7 +82,7 @@ func must(t *testing.T, err error) {
 
 // options are an engine's, quick enough for tests.
 func (w *world) options(worker string) engine.Options {
-	return engine.Options{Swarm: "test", Worker: worker, Ledger: w.ledger, Broker: w.broker, LeaseTime: 2 * time.Second,
+	return engine.Options{Swarm: "test", Worker: worker, Membership: w.mode, Ledger: w.ledger, Broker: w.broker, LeaseTime: 2 * time.Second,
 		Drain: 5 * time.Second, Logger: slog.New(slog.DiscardHandler), Notify: func(n engine.Notice) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
