@@ -146,7 +146,8 @@ type Identity struct {
 	Digest  [16]byte // of type, source, id, subject and canonical data; event.Event.Digest makes it
 	// Sequence, where positive, is the event's place in its aggregate's history: copies are told by it, and
 	// Seen isn't asked. It counts from 1 per source and subject. Give it with every outcome: an event that is ignored,
-	// skipped, refused or dead (but not parked) takes its place in the history too, and leaves no gap.
+	// skipped, refused or dead (but not parked) takes its place in the history too, and leaves no gap. One that is
+	// misrouted doesn't: it will where it's forwarded to.
 	Sequence int64
 	// Positional ids have no copies: nothing is kept in seen for them.
 	Positional bool

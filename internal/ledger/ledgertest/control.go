@@ -216,4 +216,16 @@ var routeTests = []test{
 			k.Errorf("totals are %+v, %v", totals, err)
 		}
 	}},
+	{"MisroutedRecordsTakeNoPlaceInTheirHistory", func(k *kit) {
+		k.want(k.commit(k.inHistory(0, "doc", 1))[0], ledger.Applied, nil)
+		for offset, sequence := range []int64{2, 7, 1} { // the next one, one behind a gap, a copy
+			s := k.inHistory(int64(offset+1), "doc", sequence)
+			s.Outcome, s.Effects = ledger.Misrouted, nil
+			k.want(k.commit(s)[0], ledger.Misrouted, nil)
+		}
+		there := k.acquire(key(1, 2), worker, 0)
+		f := k.inHistory(0, "doc", 2)
+		f.Fence = there.Fence
+		k.want(k.commit(f)[0], ledger.Applied, nil)
+	}},
 }

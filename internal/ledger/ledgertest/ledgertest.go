@@ -9,7 +9,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -26,8 +25,6 @@ type Features struct {
 	Hang string
 	// Bytes is the column type for bytes.
 	Bytes string
-	// Lacks names groups of tests of what an implementation doesn't do yet.
-	Lacks []string
 }
 
 // Run runs the suite. open gives a new, empty ledger each time and closes it with the test; it limits an effect to a
@@ -44,9 +41,6 @@ func Run(t *testing.T, open func(t *testing.T) ledger.Ledger, f Features) {
 		{"Control", controlTests}, {"Route", routeTests}, {"Rewind", rewindTests},
 	}
 	for _, g := range groups {
-		if slices.Contains(f.Lacks, g.name) {
-			continue
-		}
 		t.Run(g.name, func(t *testing.T) {
 			for _, tc := range g.tests {
 				t.Run(tc.name, func(t *testing.T) {

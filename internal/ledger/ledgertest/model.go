@@ -120,7 +120,7 @@ func (s *modelState) try(steps []*modelStep, failed map[int]bool) (*modelState, 
 func (s *modelState) decide(st *modelStep) (ledger.Outcome, error) {
 	e := st.Event
 	switch {
-	case st.Outcome == ledger.Waiting || st.Outcome == ledger.Duplicate:
+	case st.Outcome == ledger.Waiting || st.Outcome == ledger.Duplicate || st.Outcome == ledger.Misrouted:
 	case e.Sequence > 0:
 		last := s.cursor[e.Subject]
 		switch {
@@ -196,7 +196,7 @@ func (m *machine) step() *modelStep {
 	}
 	st.From = st.Offset
 	st.Outcome = rapid.SampledFrom([]ledger.Outcome{ledger.Applied, ledger.Applied, ledger.Applied, ledger.Refused, ledger.Skipped,
-		ledger.Ignored, ledger.Duplicate, ledger.Dead, ledger.Waiting}).Draw(m.t, "outcome")
+		ledger.Ignored, ledger.Duplicate, ledger.Dead, ledger.Waiting, ledger.Misrouted}).Draw(m.t, "outcome")
 	m.identify(st)
 	m.fill(st)
 	return st
@@ -241,6 +241,13 @@ func (m *machine) fill(st *modelStep) {
 
 func (m *machine) chance(what string, oneIn int) bool {
 	return rapid.IntRange(1, oneIn).Draw(m.t, what) == 1
+}
+
+// sometimes reads back what a machine of many small steps has come to: each look is several round trips.
+func (m *machine) sometimes(compare func()) {
+	if m.chance("looks", 4) {
+		compare()
+	}
 }
 
 // batch commits a batch to both, at times with an unknown outcome.

@@ -403,6 +403,25 @@ var redriveTests = []test{
 		k.want(k.commit(k.inHistory(3, "doc", 2))[0], ledger.Duplicate, nil)
 		k.want(k.commit(k.inHistory(4, "doc", 4))[0], ledger.Applied, nil)
 	}},
+	{"PutBackRecordWhosePlaceIsTakenMayWaitAndDieFirst", func(k *kit) {
+		died, next := k.inHistory(0, "doc", 1), k.inHistory(1, "doc", 2)
+		c := *died
+		c.Outcome, c.Effects = ledger.Dead, nil
+		k.want(k.commit(&c)[0], ledger.Dead, nil)
+		k.want(k.commit(next)[0], ledger.Applied, nil)
+		done, err := k.l.Requeue(k.ctx, k.fence.Key, *died.Wait)
+		k.decides(true, done, err)
+		budget := k.redrive(died, ledger.Waiting)
+		budget.Wait = &ledger.Wait{Subject: "doc", Reason: "budget", Sequence: 1}
+		k.want(k.commit(budget)[0], ledger.Waiting, nil)
+		parks := k.redrive(died, ledger.Dead)
+		parks.Wait = &ledger.Wait{Subject: "doc", Reason: ledger.ParkedReason + " itself", Sequence: 1, Dead: true}
+		k.want(k.commit(parks)[0], ledger.Dead, nil)
+		done, err = k.l.Redrive(k.ctx, k.fence.Key, "doc")
+		k.decides(true, done, err)
+		k.want(k.commit(again(died))[0], ledger.Applied, nil) // not a copy: it was never applied
+		k.wantEffects(died, next)
+	}},
 	{"PutBackBehindAParkedHead", func(k *kit) {
 		k.commit(k.parks(0, "doc"))
 		_, w := k.dead(1, "doc") // an agent that skipped then

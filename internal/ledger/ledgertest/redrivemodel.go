@@ -27,8 +27,10 @@ func randomRedrives(k *kit) {
 			"dismiss":  func(t *rapid.T) { r.m.t = t; r.dismiss() },
 			"handle":   func(t *rapid.T) { r.m.t = t; r.handle(r.subject()) },
 			"handles":  func(t *rapid.T) { r.m.t = t; r.handle(r.subject()) },
-			"":         func(t *rapid.T) { r.m.t = t; r.compare() },
+			"":         func(t *rapid.T) { r.m.t = t; r.m.sometimes(r.compare) },
 		})
+		r.m.t = t
+		r.compare()
 	})
 }
 

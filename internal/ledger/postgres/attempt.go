@@ -378,7 +378,7 @@ func (a *attempt) wait(l *heldLease, s *ledger.Step, outcome ledger.Outcome, rea
 	row := a.now.rows[k]
 	switch {
 	case s.FromBacklog && stays:
-		row.changed, row.dead, row.alone = true, dead, false
+		row.changed, row.dead = true, dead
 		if reason != "" {
 			row.reason = reason
 		}

@@ -27,7 +27,7 @@ var (
 	qDeleteOutbox  = define("DELETE FROM {}outbox WHERE lease_id = $1 AND seq BETWEEN $2 AND $3")
 	qInsertBacklog = define("INSERT INTO {}backlog (lease_id, position, sequence, subject_key, subject, reason, dead, event, message, history, arrived) " +
 		"SELECT k.*, {now} FROM unnest($1::integer[], $2::bigint[], $3::bigint[], $4::uuid[], $5::bytea[], $6::text[], $7::boolean[], $8::uuid[], $9::bytea[], $10::bytea[]) k")
-	qUpdateBacklog = define("UPDATE {}backlog b SET dead = k.dead, released = false, alone = false, reason = CASE WHEN k.reason = '' THEN b.reason ELSE k.reason END " +
+	qUpdateBacklog = define("UPDATE {}backlog b SET dead = k.dead, released = false, reason = CASE WHEN k.reason = '' THEN b.reason ELSE k.reason END " +
 		"FROM unnest($1::integer[], $2::bigint[], $3::boolean[], $4::text[]) k (lease_id, position, dead, reason) WHERE b.lease_id = k.lease_id AND b.position = k.position")
 	qDeleteBacklog = define("DELETE FROM {}backlog b USING unnest($1::integer[], $2::bigint[]) k (lease_id, position) WHERE b.lease_id = k.lease_id AND b.position = k.position")
 	qSaveLease     = define("UPDATE {}lease SET next = $2, finished = $3, seq = $4, applied = $5, duplicate = $6, refused = $7, skipped = $8, ignored = $9, " +

@@ -240,7 +240,7 @@ func TestConformanceBehindAPooler(t *testing.T) {
 			t.Fatalf("the pooler wasn't noticed: statements go by mode %v", mode)
 		}
 		return db
-	}, ledgertest.Features{FailCommit: failCommit, Hang: hang, Bytes: "BYTEA", Lacks: lacks})
+	}, ledgertest.Features{FailCommit: failCommit, Hang: hang, Bytes: "BYTEA"})
 }
 
 // What a pooler refuses is told with what to do about it.

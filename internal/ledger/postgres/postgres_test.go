@@ -105,13 +105,10 @@ func (r room) open(t testing.TB, change ...func(*Options)) *DB {
 	return db
 }
 
-// lacks are the groups of the suite that this ledger doesn't pass yet.
-var lacks = []string{"Handover", "Claim", "Plan", "Control", "Rewind", "Route", "Redrive"}
-
 func TestConformance(t *testing.T) {
 	given.Postgres(t)
 	ledgertest.Run(t, func(t *testing.T) ledger.Ledger { return newRoom(t).open(t) }, ledgertest.Features{
-		FailCommit: failCommit, Hang: hang, Bytes: "BYTEA", Lacks: lacks,
+		FailCommit: failCommit, Hang: hang, Bytes: "BYTEA",
 	})
 }
 

@@ -23,8 +23,8 @@ var (
 	qDiscard = define("DELETE FROM {}backlog WHERE (lease_id, position) = (SELECT b.lease_id, b.position FROM {}backlog b WHERE " + hasSubject +
 		" AND b.dead AND NOT b.released ORDER BY b.sequence, b.position LIMIT 1) RETURNING position, sequence, history")
 	// A dead record that nobody will handle takes its place in its history after all, and leaves no gap.
-	qBeginHistory = define("INSERT INTO {}history (group_id, history, last, lease_id, log_time) SELECT $1, $2, $3, $4, $5 WHERE $3 = 1 ON CONFLICT DO NOTHING")
-	qMoveHistory  = define("UPDATE {}history SET last = $3, lease_id = $4, log_time = $5 WHERE group_id = $1 AND history = $2 AND last = $3 - 1 AND last > 0")
+	qBeginHistory = define("INSERT INTO {}history (group_id, history, last, lease_id, log_time) SELECT $1, $2, $3::bigint, $4, $5 WHERE $3::bigint = 1 ON CONFLICT DO NOTHING")
+	qMoveHistory  = define("UPDATE {}history SET last = $3::bigint, lease_id = $4, log_time = $5 WHERE group_id = $1 AND history = $2 AND last = $3::bigint - 1 AND last > 0")
 	qRequeue      = define("INSERT INTO {}backlog (lease_id, position, sequence, subject_key, subject, reason, dead, released, alone, event, message, arrived) " +
 		"SELECT $1, $2, $3, $4, $5, $6, true, true, true, $7, $8, {now} FROM {}dead d WHERE d.lease_id = $1 AND d.position = $2 ON CONFLICT DO NOTHING")
 	qDead = define("SELECT d.position FROM {}dead d JOIN {}lease l ON l.id = d.lease_id JOIN {}agent_group g ON g.id = l.group_id " +

@@ -247,8 +247,8 @@ func (a *attempt) standing(l *heldLease, s *ledger.Step) (was standing, err erro
 // decide tells how the record ends: as the step says, or as a copy, or behind a gap in its sequence.
 func (a *attempt) decide(l *heldLease, i int, s *ledger.Step, was standing) (ledger.Outcome, string, error) {
 	switch {
-	case s.Outcome == ledger.Waiting || s.Outcome == ledger.Duplicate:
-		return s.Outcome, "", nil
+	case s.Outcome == ledger.Waiting || s.Outcome == ledger.Duplicate || s.Outcome == ledger.Misrouted:
+		return s.Outcome, "", nil // a misrouted record takes its place in its history where it's forwarded to
 	case s.Event.Sequence > 0:
 		return a.inSequence(l, i, s, was)
 	case s.Outcome == ledger.Applied && !s.Event.Positional:
