@@ -79,6 +79,8 @@ type Limits struct {
 	Backoff  time.Duration // first wait between runs, doubled each time, with full jitter; default 100 ms
 	MaxWait  time.Duration // longest wait; default 30 s
 	Hops     int           // events between an event and its origin, before a circle is assumed; default 64
+	Waiting  int64         // records of a partition that may wait in the backlog before it isn't read any more; default 100,000
+	GapWait  time.Duration // how long an aggregate waits for a missing event of its sequence before people are told; default 15 minutes
 }
 
 // Limit sets the agent's limits.

@@ -50,6 +50,8 @@ type Limits struct {
 	Backoff  time.Duration // first wait, doubled each time with full jitter; default 100 ms
 	MaxWait  time.Duration // longest wait; default 30 s
 	Hops     int           // how many events may lie between an event and its origin; default 64
+	Waiting  int64         // records of a partition that may wait in the backlog before it isn't read any more; default 100,000
+	GapWait  time.Duration // how long an aggregate waits for a missing event of its sequence before people are told; default 15 minutes
 }
 
 // Source is an agent that reads no topic: it finds things outside and offers

@@ -45,6 +45,7 @@ type drive struct {
 	begun   bool             // it's among the first drivesAtOnce
 	reading bool             // a page is being read
 	grown   bool             // rows were added since the last page was asked for
+	hot     bool             // records that were queued before it began are handled in its lane
 	closing bool             // nothing was left that may go on
 	kept    []*task          // what arrived since then
 	last    map[string]int64 // the place in its history of the last event that is settled, by source

@@ -85,6 +85,10 @@ type partition struct {
 	troubles int  // reads that failed in a row
 	leaving  bool // no more is admitted: the lease is about to be given back
 	pausing  bool // that is so since the agent is paused
+	full     bool // not read: too much of it waits in the backlog
+	waiting  int64
+	gaps     map[string]*missing
+	clog     *time.Timer
 	drives   map[string]*drive
 	flying   map[string]int // records on their way into the backlog, by aggregate
 	dead     bool           // a record of it has died, at any time
@@ -105,6 +109,8 @@ func newGroup(e *Engine, spec Agent) *group {
 	setDefault(&l.Backoff, 100*time.Millisecond)
 	setDefault(&l.MaxWait, 30*time.Second)
 	setDefault(&l.Hops, 64)
+	setDefault(&l.Waiting, 100_000)
+	setDefault(&l.GapWait, 15*time.Minute)
 	setDefault(&spec.OnDead, Park)
 	return &group{eng: e, spec: spec, log: e.log.With("agent", spec.Name), parts: map[partID]*partition{},
 		carrying: map[*partition]struct{}{},
@@ -153,6 +159,9 @@ func (g *group) run(ctx context.Context) {
 	g.reader = reader
 	for _, p := range g.parts {
 		reader.Add(p.topic, p.id.partition, p.from)
+		if p.held || p.full {
+			reader.Pause(p.id.topic, p.id.partition)
+		}
 	}
 	g.mu.Unlock()
 	for failures := 0; ctx.Err() == nil; {
@@ -279,6 +288,7 @@ func (g *group) queue(arrivals []arrival) {
 		if !p.held && (p.pending >= partitionHigh || p.bytes > g.spec.Limits.Bytes/4) {
 			p.held = true
 			g.reader.Pause(p.id.topic, p.id.partition)
+			g.watchClog(p)
 		}
 	}
 	g.dispatch()

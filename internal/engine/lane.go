@@ -221,6 +221,9 @@ func (g *group) relieve(p *partition) {
 	g.carriedDone(p)
 	if p.held && p.pending <= partitionLow && p.bytes <= g.spec.Limits.Bytes/8 && !p.leaving && g.parts[p.id] == p {
 		p.held = false
-		g.reader.Resume(p.id.topic, p.id.partition)
+		p.clog.Stop()
+		if !p.full {
+			g.reader.Resume(p.id.topic, p.id.partition)
+		}
 	}
 }

@@ -25,6 +25,9 @@ func (e *Engine) watchPeople(ctx context.Context) {
 		if err := bounded(ctx, e.opts.LeaseTime, e.Look); err != nil && ctx.Err() == nil {
 			e.log.Warn("what people have decided can't be looked up; trying again", "error", err)
 		}
+		for _, g := range e.groups {
+			g.watchGaps(ctx)
+		}
 		due := time.After(every)
 		for waits := true; waits; {
 			var soon <-chan time.Time

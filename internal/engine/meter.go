@@ -43,6 +43,8 @@ const (
 	NoticeLost      NoticeKind = "lost"      // records were no longer in the log when they were to be read
 	NoticeTopic     NoticeKind = "topic"     // a topic has grown, is missing, or was created anew
 	NoticeMisrouted NoticeKind = "misrouted" // records stand where their keys don't lead: a producer's partitioner differs, or the topic has grown
+	NoticeBacklog   NoticeKind = "backlog"   // a partition isn't read since too much of it waits, or is read again
+	NoticeGap       NoticeKind = "gap"       // an aggregate waits too long for a missing event of its sequence
 	NoticePaused    NoticeKind = "paused"    // an agent was paused, or goes on
 )
 

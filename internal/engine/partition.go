@@ -16,6 +16,9 @@ func (g *group) read(taken []*partition) {
 	for _, p := range taken {
 		if g.reader != nil && g.parts[p.id] == p {
 			g.reader.Add(p.topic, p.id.partition, p.from)
+			if p.full {
+				g.reader.Pause(p.id.topic, p.id.partition)
+			}
 		}
 	}
 }
@@ -57,6 +60,7 @@ func (g *group) begin(ctx context.Context, topic broker.Topic, id partID, lease 
 		p.parked = map[string]string{}
 	}
 	p.drives, p.flying, p.dead = map[string]*drive{}, map[string]int{}, lease.Counters.Dead > 0
+	p.waiting, p.gaps = lease.Counters.Waiting, map[string]*missing{}
 	p.block(lease.Carried)
 	p.ctx, p.lose = context.WithCancel(context.Background())
 	g.eng.relay.adopt(lease.Fence, lease.Seq)
@@ -64,6 +68,7 @@ func (g *group) begin(ctx context.Context, topic broker.Topic, id partID, lease 
 	g.births++
 	p.born = g.births
 	g.parts[id] = p
+	g.limitBacklog(p)
 	g.resume(p)
 	g.dispatch()
 	g.mu.Unlock()
@@ -109,6 +114,9 @@ func (g *group) dropLocked(p *partition) {
 // forgetPart takes a partition off those that this worker owns. g.mu is held.
 func (g *group) forgetPart(p *partition) {
 	delete(g.parts, p.id)
+	if p.clog != nil {
+		p.clog.Stop()
+	}
 	if g.reader != nil {
 		g.reader.Remove(p.id.topic, p.id.partition)
 	}

@@ -99,6 +99,7 @@ func (g *group) goOn(s *settlement) {
 		p.next, p.finished = p.finished.Add(ledger.Span{From: s.step.From, To: s.step.Offset}).Advance(p.next)
 	}
 	g.park(t, s.step, s.result)
+	g.count(t, s.step, s.result)
 	if sabotage.Is(sabotage.LaneFreedEarly) {
 		return
 	}
@@ -123,6 +124,9 @@ func (g *group) park(t *task, s *ledger.Step, r ledger.Result) {
 		p.dead = true
 		if s.Wait != nil && s.Wait.Dead {
 			p.parked[t.lane.key] = s.Wait.Reason
+			if d := p.drives[t.lane.key]; d != nil {
+				d.hot = false // what is queued waits behind it
+			}
 		}
 		g.log.Log(context.Background(), level, "record dead-lettered", "at", t.record.Position, "subject", t.event.Subject, "reason", reason, "attempts", t.attempt)
 		g.notice(NoticeDead, p, t.record.Offset, t.event.Subject, reason)

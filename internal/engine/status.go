@@ -24,6 +24,7 @@ type AgentStatus struct {
 	Partitions []PartitionStatus
 	Lanes      []LaneStatus // the lanes at work the longest, at most 20
 	Circuits   []CircuitStatus
+	Gaps       []GapStatus // aggregates that wait too long for a missing event, at most 20
 	Paused     bool
 	Reason     string    // why it's paused
 	Since      time.Time // it's paused, by the database's clock
@@ -41,6 +42,8 @@ type PartitionStatus struct {
 	Deepest   int       // records of the longest lane
 	Parked    int       // aggregates that wait in the backlog
 	Redriving int       // of them, those that go on just now
+	Waiting   int64     // records in the backlog, dead ones apart
+	Full      bool      // reading is paused: too much waits in the backlog
 	Held      bool      // reading is paused: too much is queued
 	Oldest    time.Time // start of the oldest running step; zero: none runs
 	Pending   time.Time // append time of the oldest record that isn't settled; zero: none is known
@@ -89,6 +92,10 @@ func (g *group) status() AgentStatus {
 	a := AgentStatus{Name: g.spec.Name, Misrouted: g.misrouted, Failed: g.failed, Running: g.running, Weight: g.queued, StepLimit: g.spec.Limits.Timeout}
 	for _, p := range g.parts {
 		a.Queued += p.pending
+		if len(a.Gaps) < laneLimit {
+			a.Gaps = append(a.Gaps, p.late()...)
+			a.Gaps = a.Gaps[:min(len(a.Gaps), laneLimit)]
+		}
 		a.Partitions = append(a.Partitions, p.status(g.eng.relay.held(p.fence.Key)))
 		for _, l := range p.lanes {
 			if l.busy && len(l.queue) > 0 {
@@ -110,7 +117,7 @@ func (g *group) status() AgentStatus {
 
 func (p *partition) status(out load) PartitionStatus {
 	s := PartitionStatus{Topic: p.id.topic, Partition: p.id.partition, Epoch: p.fence.Epoch, Next: p.next, End: max(p.end, p.next),
-		Lanes: len(p.lanes), Parked: len(p.parked), Redriving: len(p.drives), Held: p.held, Oldest: p.oldest(), Outbox: out.rows, Unsent: out.since}
+		Lanes: len(p.lanes), Parked: len(p.parked), Redriving: len(p.drives), Held: p.held, Full: p.full, Waiting: p.waiting, Oldest: p.oldest(), Outbox: out.rows, Unsent: out.since}
 	s.Lag = s.End - s.Next
 	for _, span := range p.finished {
 		s.Lag -= span.To - span.From + 1

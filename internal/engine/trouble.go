@@ -51,7 +51,7 @@ func (g *group) readLater(p *partition, why error) {
 func (g *group) readFrom(p *partition) {
 	g.reader.Remove(p.id.topic, p.id.partition)
 	g.reader.Add(p.topic, p.id.partition, p.from)
-	if p.held {
+	if p.held || p.full {
 		g.reader.Pause(p.id.topic, p.id.partition)
 	}
 }

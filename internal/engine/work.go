@@ -206,6 +206,9 @@ func (t *task) parkedBehind() string {
 	if t.row != nil {
 		return ""
 	}
+	if d := t.lane.p.drives[t.lane.key]; d != nil && d.hot {
+		return ""
+	}
 	reason, _ := t.lane.p.waits(t.lane.key)
 	return reason
 }
