@@ -32,6 +32,8 @@ type Cluster struct {
 	Committed func(ctx context.Context, group string) (map[string]map[int32]int64, error)
 	// Trim removes what lies before an offset; nil where the cluster never removes anything.
 	Trim func(ctx context.Context, topic string, partition int32, offset int64) error
+	// Grow gives a topic more partitions.
+	Grow func(ctx context.Context, topic string, partitions int) error
 	// OpenCut connects by a network that can be severed and mended; nil where a member that isn't heard of is kept for
 	// longer than a test lasts.
 	OpenCut func(t testing.TB) (b broker.Broker, sever, mend func())

@@ -30,6 +30,7 @@ var groupTests = []test{
 	{"MemberReports", memberReports},
 	{"LeavesWithItsConnection", leavesWithConnection},
 	{"SessionExpires", sessionExpires},
+	{"GroupOfGrowingTopic", groupGrows},
 }
 
 // gang is the members of one group, and who has what.
@@ -261,6 +262,19 @@ func leavesWithConnection(t *testing.T, c Cluster) {
 	}
 	g.join(g.Broker, "b", 0)
 	g.shares(map[string]int{"b": 2}) // at once: the group needn't wait for a session to expire
+}
+
+// groupGrows: partitions that are added to a topic are assigned, and nobody asks for that.
+func groupGrows(t *testing.T, c Cluster) {
+	g := newGang(open(t, c, 2, nil))
+	g.join(g.Broker, "a", 0)
+	g.shares(map[string]int{"a": 2})
+	g.join(g.another(c), "b", 0)
+	g.shares(map[string]int{"a": 1, "b": 1})
+	if err := c.Grow(g.ctx, g.topic.Name, 6); err != nil {
+		t.Fatal(err)
+	}
+	g.shares(map[string]int{"a": 3, "b": 3})
 }
 
 // sessionExpires: a member that isn't heard of loses all, hears so, and comes back.

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -83,13 +84,22 @@ func consumerGroups(t testing.TB, seeds ...string) brokertest.Cluster {
 		t.Cleanup(b.Close)
 		return b
 	}
-	c.OpenCut = nil // a session is the brokers', and takes 45 s to expire
+	c.OpenCut = nil // a session is the brokers', and takes 45 s to expire, unless they're told otherwise
 	return c
 }
 
 func TestEmbeddedConsumerGroups(t *testing.T) {
 	t.Parallel()
-	brokertest.ExerciseGroups(t, consumerGroups(t, start(t, embedded.Options{}).Addr()))
+	addr := start(t, embedded.Options{}).Addr()
+	for name, ms := range map[string]string{"group.consumer.session.timeout.ms": "6000", "group.consumer.heartbeat.interval.ms": "1000"} {
+		answers, err := admin(t, addr).AlterBrokerConfigs(t.Context(), []kadm.AlterConfig{{Op: kadm.SetConfig, Name: name, Value: &ms}})
+		if err != nil || answers[0].Err != nil {
+			t.Fatal(err, answers)
+		}
+	}
+	c := consumerGroups(t, addr)
+	c.OpenCut = cutter(kafka.Options{Seeds: []string{addr}, Logger: debug(), Group: kafka.Group{Protocol: kafka.GroupConsumer}})
+	brokertest.ExerciseGroups(t, c)
 }
 
 func TestKafkaConsumerGroups(t *testing.T) {

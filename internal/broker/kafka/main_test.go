@@ -72,6 +72,10 @@ func cluster(t testing.TB, seeds ...string) brokertest.Cluster {
 			_, err := adm.DeleteTopic(ctx, topic)
 			return err
 		},
+		Grow: func(ctx context.Context, topic string, partitions int) error {
+			_, err := adm.UpdatePartitions(ctx, partitions, topic)
+			return err
+		},
 		Committed: func(ctx context.Context, group string) (map[string]map[int32]int64, error) {
 			answer, err := adm.FetchOffsets(ctx, group)
 			if err != nil {

@@ -35,6 +35,8 @@ const (
 	maxBackoff  = 2 * time.Second
 	metadataMin = 250 * time.Millisecond
 	metadataMax = 3 * time.Minute
+
+	memberMetadata = 5 * time.Second
 )
 
 // Options say which cluster to connect to, and how. Seeds is all that must be set.
@@ -214,6 +216,7 @@ func (o Options) member(group string, topics []string, serverSide bool) []kgo.Op
 		kgo.SessionTimeout(o.Group.Session),
 		kgo.RebalanceTimeout(o.Group.Rebalance),
 		kgo.HeartbeatInterval(o.Group.Heartbeat),
+		kgo.MetadataMaxAge(memberMetadata), // new partitions are assigned once the group's leader has seen them
 		kgo.AdjustFetchOffsetsFn(func(context.Context, map[string]map[int32]kgo.Offset) (map[string]map[int32]kgo.Offset, error) {
 			return map[string]map[int32]kgo.Offset{}, nil
 		}),
