@@ -43,6 +43,16 @@
 //	}
 //	err = swarm.Publish(ctx, "orders", event.New("OrderPlacedEvent", "customer-7", map[string]int{"Cents": 1250}))
 //
+// # Several processes
+//
+// With Kafka and Postgres the same agents run on servers of one's own, in as
+// many processes as one likes, which share the work. One that is killed is
+// replaced within LeaseTime, and each event still has one effect:
+//
+//	err := swarmlog.Run(ctx, swarmlog.Agents(counter),
+//		swarmlog.Kafka(swarmlog.KafkaCluster{Brokers: []string{"kafka-1:9092"}}),
+//		swarmlog.Postgres(os.Getenv("LEDGER"), "orders"))
+//
 // # What a handler may do
 //
 // It runs outside any transaction, so it may take minutes. It may run again for

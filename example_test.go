@@ -74,6 +74,18 @@ func example(ctx context.Context) error {
 	return nil
 }
 
+// The same agents on servers of one's own, in as many processes as one likes.
+func Example_servers() {
+	ctx := context.Background()
+	counter := swarmlog.Handle("counter", func(context.Context, event.Event, *swarmlog.Step) error { return nil }, swarmlog.Reads("orders"))
+	err := swarmlog.Run(ctx, swarmlog.Agents(counter),
+		swarmlog.Kafka(swarmlog.KafkaCluster{Brokers: []string{"kafka-1:9092"}}),
+		swarmlog.Postgres(os.Getenv("LEDGER"), "orders"))
+	if err != nil {
+		fmt.Println(err)
+	}
+}
+
 // TestTutorial holds the code of the package's documentation against the example above, which is compiled and run.
 func TestTutorial(t *testing.T) {
 	doc, err := os.ReadFile("doc.go")

@@ -35,7 +35,7 @@ func Topic(name string, partitions int32) Option {
 	}
 }
 
-// Data is the folder that the embedded broker and the ledger live in; the default is ./.swarmlog.
+// Data is the folder that the embedded broker and the embedded ledger live in; the default is ./.swarmlog.
 func Data(dir string) Option { return func(c *app.Config) { c.Data = dir } }
 
 // InMemory keeps everything in memory, for tests: nothing outlives the process.
@@ -88,7 +88,7 @@ func (s *Swarm) Publish(ctx context.Context, topic string, events ...event.Event
 }
 
 // Settled waits until every record is settled that can settle by itself: all that was published is handled, and so
-// is all that was emitted in consequence. Aggregates that are parked behind a dead event don't count. It returns an
+// is all that was emitted in consequence, by whichever process. Aggregates that are parked behind a dead event don't count. It returns an
 // error, as Stop does, where an agent stopped for good: what that one reads is neither handled nor waited for.
 func (s *Swarm) Settled(ctx context.Context) error { return s.app.Settled(ctx) }
 
@@ -97,7 +97,7 @@ func (s *Swarm) Read(ctx context.Context, f func(ctx context.Context, tx ledger.
 	return s.app.Read(ctx, f)
 }
 
-// Counters counts the records that were delivered to an agent, by outcome.
+// Counters counts the records that were delivered to an agent, by outcome, in all processes that share the work.
 func (s *Swarm) Counters(ctx context.Context, agent string) (ledger.Counters, error) {
 	return s.app.Counters(ctx, agent)
 }
@@ -110,7 +110,7 @@ func (s *Swarm) Messages(ctx context.Context, topic string) ([]event.Message, er
 // DeadTopic is the name of the topic that dead letters of a topic go to.
 func DeadTopic(topic string) string { return engine.DeadTopic(topic) }
 
-// Broker is the address of the embedded broker, for any Kafka client.
+// Broker is where any Kafka client reaches the broker: the embedded one's address, or those that were given.
 func (s *Swarm) Broker() string { return s.app.BrokerAddr() }
 
 // Address is the address of the run's page, or "" where there's none.

@@ -22,6 +22,13 @@ import (
 // KafkaOptions say which cluster to use; Logger and what the embedded broker needs may be left out.
 type KafkaOptions = kafka.Options
 
+// KafkaTLS, KafkaSASL and KafkaSecret are parts of KafkaOptions.
+type (
+	KafkaTLS    = kafka.TLS
+	KafkaSASL   = kafka.SASL
+	KafkaSecret = kafka.Secret
+)
+
 // PostgresOptions say which database to use; Logger and LeaseTime may be left out.
 type PostgresOptions = postgres.Options
 
