@@ -31,8 +31,9 @@ type proxy struct {
 	thawed   chan struct{}
 	wg       sync.WaitGroup
 
-	silent atomic.Bool // nothing gets through in either direction
-	refuse atomic.Bool // nobody is let in
+	silent atomic.Bool  // nothing gets through in either direction
+	refuse atomic.Bool  // nobody is let in
+	broken atomic.Int32 // COMMITs that were lost on the way there or back
 
 	mu    sync.Mutex
 	conns map[net.Conn]bool
@@ -114,7 +115,7 @@ func (p *proxy) serve(client net.Conn) {
 	}
 	defer server.Close()
 	p.keep(server)
-	var mute atomic.Bool // answers don't come through
+	var mute atomic.Int32 // a way: what becomes of answers
 	p.wg.Go(func() {
 		defer client.Close()
 		buf := make([]byte, 32<<10)
@@ -126,11 +127,11 @@ func (p *proxy) serve(client net.Conn) {
 			if p.silent.Load() {
 				continue
 			}
-			if mute.Load() {
-				if way(p.next.Load()) == loseAnswer {
-					p.next.Store(int32(straight))
-					return
-				}
+			switch way(mute.Load()) {
+			case loseAnswer:
+				p.broken.Add(1)
+				return
+			case holdAnswer:
 				continue
 			}
 			if _, err := client.Write(buf[:n]); err != nil {
@@ -142,7 +143,7 @@ func (p *proxy) serve(client net.Conn) {
 }
 
 // forward passes the client's messages on: one without a type first, then type, length and body.
-func (p *proxy) forward(client, server net.Conn, mute *atomic.Bool) {
+func (p *proxy) forward(client, server net.Conn, mute *atomic.Int32) {
 	for first := true; ; first = false {
 		head := make([]byte, 5)
 		if first {
@@ -159,19 +160,19 @@ func (p *proxy) forward(client, server net.Conn, mute *atomic.Bool) {
 			continue
 		}
 		if !first && head[0] == 'Q' && string(body) == "COMMIT\x00" {
-			switch way(p.next.Load()) {
+			w := way(p.next.Load())
+			if w != stopTheOwner && !p.next.CompareAndSwap(int32(w), int32(straight)) {
+				w = straight // another connection's COMMIT goes that way
+			}
+			switch w {
 			case loseCommit:
-				p.next.Store(int32(straight))
+				p.broken.Add(1)
 				return
 			case swallow:
-				p.next.Store(int32(straight))
 				<-p.thawed
 				continue
-			case loseAnswer:
-				mute.Store(true)
-			case holdAnswer:
-				p.next.Store(int32(straight))
-				mute.Store(true)
+			case loseAnswer, holdAnswer:
+				mute.Store(int32(w))
 			case stopTheOwner:
 				<-p.thawed
 			}
