@@ -93,11 +93,6 @@ func (db *DB) Outbox(ctx context.Context, f ledger.Fence, after int64, limit int
 	return out, err
 }
 
-const (
-	parkedReason = "parked behind"
-	goOnReason   = "goes on"
-)
-
 // Parked implements ledger.Ledger.
 func (db *DB) Parked(ctx context.Context, f ledger.Fence) (parked map[string]string, err error) {
 	err = db.readFenced(ctx, "list parked aggregates", f, qParked, func() ([]any, func(bool) error) {
@@ -111,8 +106,8 @@ func (db *DB) Parked(ctx context.Context, f ledger.Fence) (parked map[string]str
 				return nil
 			}
 			why := *reason
-			if released || !*dead && !headed && strings.HasPrefix(why, parkedReason) {
-				why = goOnReason + ": " + why
+			if released || !*dead && !headed && strings.HasPrefix(why, ledger.ParkedReason) {
+				why = ledger.GoOnReason + ": " + why
 			}
 			parked[string(subject)] = why
 			return nil
