@@ -76,6 +76,12 @@ func Worker(id string) Option { return func(c *app.Config) { c.Worker = id } }
 // Pool says which pool of workers this process belongs to; see InPool.
 func Pool(name string) Option { return func(c *app.Config) { c.Pool = name } }
 
+// KafkaMembership lets a Kafka consumer group decide which process has which partition, instead of the processes
+// themselves by leases. It's the same for all processes of a swarm.
+func KafkaMembership() Option {
+	return func(c *app.Config) { c.Membership = engine.MembershipKafka }
+}
+
 // LeaseTime is after how long a process that gives no sign is replaced; the default is 15 seconds. It's the same for all
 // processes of a swarm.
 func LeaseTime(d time.Duration) Option { return func(c *app.Config) { c.LeaseTime = d } }

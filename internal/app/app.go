@@ -77,6 +77,8 @@ type Config struct {
 	Workers   int           // engines in this process; default 1
 	LeaseTime time.Duration // default: the engine's
 	Drain     time.Duration // default: the engine's
+	// Membership is how workers come to their partitions; default: the engine's.
+	Membership engine.Membership
 	// Wrap puts something between a worker's engine and the ledger: faults, for proofs.
 	Wrap func(worker string, l ledger.Ledger) ledger.Ledger
 }
@@ -186,7 +188,7 @@ func (a *App) runEngines(ctx context.Context) error {
 		if a.config.Wrap != nil {
 			l = a.config.Wrap(worker, l)
 		}
-		e, err := engine.New(engine.Options{Swarm: a.config.Name, Worker: worker, Pool: a.config.Pool, Ledger: l, Broker: a.broker, Inferrer: a.answers, Salts: a.salts,
+		e, err := engine.New(engine.Options{Swarm: a.config.Name, Worker: worker, Pool: a.config.Pool, Membership: a.config.Membership, Ledger: l, Broker: a.broker, Inferrer: a.answers, Salts: a.salts,
 			Logger: a.log.With("worker", worker), Meter: a.metrics, Notify: a.noticed, ShowsDead: a.config.ShowsDead, LeaseTime: a.config.LeaseTime, Drain: a.config.Drain},
 			a.config.Agents, a.config.Sources)
 		if err != nil {

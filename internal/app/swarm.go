@@ -2,7 +2,6 @@ package app
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -52,9 +51,6 @@ func OnServers(s *config.Swarm, log *slog.Logger) (Config, error) {
 	if err := s.NeedsServers(s.File); err != nil {
 		return Config{}, err
 	}
-	if s.Kafka.Membership == config.MembershipKafka {
-		return Config{}, errors.New("membership kafka isn't built yet: leave it out, and workers share partitions by leases")
-	}
 	kafka, err := kafkaOptions(s.Kafka)
 	if err != nil {
 		return Config{}, err
@@ -73,7 +69,7 @@ func OnServers(s *config.Swarm, log *slog.Logger) (Config, error) {
 	}
 	c.Kafka, c.Postgres, c.Examine, c.AcceptRisk = kafka, postgres, true, s.AcceptRisk
 	c.Worker, c.Pool = s.Worker.WorkerID(drawnEnd()), s.Worker.Pool
-	c.LeaseTime, c.Drain = s.Worker.LeaseTime, s.Worker.Drain
+	c.LeaseTime, c.Drain, c.Membership = s.Worker.LeaseTime, s.Worker.Drain, engine.Membership(s.Kafka.Membership)
 	for i := range c.Agents {
 		c.Agents[i].Pool = s.Agent(c.Agents[i].Name).Pool
 	}

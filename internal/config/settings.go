@@ -23,6 +23,8 @@ type Kafka struct {
 	TLS        TLS
 	SASL       SASL
 	Membership string // who decides which worker has which partition: MembershipLeases or MembershipKafka; default "": leases
+	// GroupProtocol is what members of Kafka groups speak: classic (default), consumer (KIP-848) or auto.
+	GroupProtocol string
 }
 
 // Kinds of membership.
@@ -144,6 +146,10 @@ var settings = []setting{
 	{key: "kafka.membership", env: "SWARMLOG_MEMBERSHIP", flag: "membership", normal: "`leases`", doc: "who decides which worker has which partition: `leases` (the workers themselves) or `kafka` (a consumer group); one for all workers of a swarm",
 		read: func(r *reader, s *Settings, v *node) {
 			r.choice(v, "membership", &s.Kafka.Membership, []string{MembershipLeases, MembershipKafka})
+		}},
+	{key: "kafka.group_protocol", env: "SWARMLOG_GROUP_PROTOCOL", normal: "`classic`", doc: "with membership `kafka`: `classic` (cooperative-sticky), `consumer` (KIP-848, Kafka 4.0 and newer) or `auto`",
+		read: func(r *reader, s *Settings, v *node) {
+			r.choice(v, "group_protocol", &s.Kafka.GroupProtocol, []string{"classic", "consumer", "auto"})
 		}},
 	{key: "kafka.tls", env: "SWARMLOG_TLS", normal: "off, unless one of those below is set", doc: "`on`: the brokers are spoken to through TLS, and their certificates verified",
 		read: func(r *reader, s *Settings, v *node) { r.tls(v, &s.Kafka.TLS.On) }},

@@ -16,8 +16,15 @@ import (
 // Two workers share the documents; one is killed in the middle of it and started again. Every page is read once.
 func TestPapersThroughTwoWorkersOneOfThemKilled(t *testing.T) {
 	t.Parallel()
+	t.Run("leases", func(t *testing.T) { twoWorkersOneOfThemKilled(t, "leases") })
+	t.Run("kafka", func(t *testing.T) { twoWorkersOneOfThemKilled(t, "kafka") })
+}
+
+func twoWorkersOneOfThemKilled(t *testing.T, membership string) {
+	t.Parallel()
 	const documents = 120
 	s := newSwarm(t, documents)
+	s.env = append(s.env, "SWARMLOG_MEMBERSHIP="+membership)
 	one, two := s.worker("one"), s.worker("two")
 	s.eventually(time.Minute, "some pages are read", func() bool { return len(s.pages()) > documents/4 })
 	if err := one.Kill(); err != nil {
