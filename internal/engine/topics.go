@@ -150,6 +150,7 @@ const nudgeDelay = 250 * time.Millisecond
 // ctx ends.
 func (e *Engine) watchTopics(ctx context.Context) {
 	e.settleEstates(ctx)
+	told := false
 	for {
 		every := time.Duration(float64(e.opts.Look) * (0.8 + 0.4*e.opts.Rand()))
 		select {
@@ -163,9 +164,10 @@ func (e *Engine) watchTopics(ctx context.Context) {
 		}
 		_ = bounded(ctx, max(e.opts.Look, 5*time.Second), func(ctx context.Context) error {
 			changes, err := e.topics.look(ctx)
-			if err != nil && ctx.Err() == nil {
-				e.log.Warn("topics can't be looked at", "error", err)
+			if err != nil && !told && ctx.Err() == nil {
+				e.log.Warn("topics can't be looked at; trying again", "error", err)
 			}
+			told = err != nil
 			for _, c := range changes {
 				e.changed(c)
 			}

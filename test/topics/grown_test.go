@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -209,5 +210,41 @@ func TestNothingIsForwardedWithoutReason(t *testing.T) {
 		if len(leases) != 0 || len(e.Status()) != 1 || len(p.done("r")) != 90 {
 			p.t.Errorf("%d leases of the forwarding agent, %d agents, %d effects", len(leases), len(e.Status()), len(p.done("r")))
 		}
+	})
+}
+
+// What agents emit without a key goes to all partitions by turns, soon also to those that a topic has grown by.
+func TestKeylessEventsGoToNewPartitionsToo(t *testing.T) {
+	onBoth(t, func(p *pair) {
+		in, out := p.topic("in", 2), p.topic("out", 3)
+		agent := engine.Agent{Name: p.name + ".r", Reads: []string{in}, Emits: []string{out}, Handle: func(_ context.Context, _ event.Event, s *engine.Step) error {
+			s.Emit(event.New("Next", "", nil))
+			return nil
+		}}
+		e, _ := p.run(p.options("w"), agent)
+		keyless := func(from, to int) (all []*kgo.Record) {
+			for i := from; i <= to; i++ {
+				r := named(in, "", fmt.Sprintf("n-%03d", i))
+				r.Key = nil
+				all = append(all, r)
+			}
+			return all
+		}
+		p.produce(keyless(1, 30)...)
+		p.settle(e)
+		p.grow(out, 5)
+		p.until("it's noticed", func() bool { return p.told(engine.NoticeTopic) != "" })
+		p.produce(keyless(31, 90)...)
+		began := time.Now()
+		p.until("all is published", func() bool {
+			ranges, err := p.broker.Offsets(context.Background(), out)
+			check(p.t, err)
+			n := int64(0)
+			for _, r := range ranges {
+				n += r.End
+			}
+			return n == 90 && ranges[3].End > 0 && ranges[4].End > 0
+		})
+		p.t.Log("published after", time.Since(began))
 	})
 }

@@ -30,6 +30,7 @@ type Broker struct {
 	pub    *publisher
 
 	limits sync.Map // topic → largest batch in bytes, as an int
+	counts sync.Map // of partitions, by topic, as Topics last found them
 
 	mu      sync.Mutex
 	readers map[*reader]struct{}

@@ -150,6 +150,9 @@ func (p *publisher) failed(k *kgo.Record, size int, err error) error {
 	if errors.Is(err, kerr.UnknownTopicID) {
 		p.forget(k.Topic)
 	}
+	if refused := (*kerr.Error)(nil); !errors.As(err, &refused) {
+		p.client.ForceMetadataRefresh() // kgo itself gave up, perhaps on a partition that it doesn't know yet
+	}
 	if errors.Is(err, kerr.MessageTooLarge) && size <= p.limit(k.Topic) {
 		// The broker refused a batch, and so did kgo all records of the partition: not this one's fault.
 		return fmt.Errorf("publish to %s/%d: %w: the broker takes less than its %s says", k.Topic, k.Partition, broker.ErrBehind, maxBytesKey)

@@ -51,8 +51,17 @@ func (b *Broker) Topics(ctx context.Context, names ...string) ([]broker.Topic, e
 			return nil, fmt.Errorf("describe topic %q: %w", name, explain(err))
 		}
 		topics[i] = broker.Topic{Name: name, ID: t.TopicID, Partitions: int32(len(t.Partitions)), MaxBytes: configs[name].maxBytes, Compact: configs[name].compact}
+		b.noteCount(name, int32(len(t.Partitions)))
 	}
 	return topics, nil
+}
+
+// noteCount has kgo ask for a topic that has grown: it learns of new partitions only when it next looks for itself, which
+// may be in minutes, and until then it publishes nothing to them.
+func (b *Broker) noteCount(topic string, partitions int32) {
+	if before, ok := b.counts.Swap(topic, partitions); ok && before.(int32) < partitions {
+		b.client.ForceMetadataRefresh()
+	}
 }
 
 // metadata asks the cluster, or one broker of it, what it knows of topics.
