@@ -56,7 +56,7 @@ type handoverMachine struct {
 
 func newHandoverMachine(k *kit, t *rapid.T) *handoverMachine {
 	k.setup("DELETE FROM effect")
-	h := &handoverMachine{k: k, m: &machine{k: k, t: t, name: fmt.Sprintf("handover-%d", k.ids.Add(1))}}
+	h := &handoverMachine{k: k, m: &machine{k: k, t: t, unknown: 20, name: fmt.Sprintf("handover-%d", k.ids.Add(1))}}
 	for p := range int32(2) {
 		h.leases = append(h.leases, &handedLease{
 			fence: ledger.Fence{Key: ledger.Key{Group: h.m.name, TopicID: [16]byte{1}, Partition: p}},

@@ -153,6 +153,8 @@ type machine struct {
 	stale  []ledger.Fence
 	state  *modelState
 	next   []int64 // offset that the log of each partition goes on at
+
+	unknown int // one in so many commits has no known outcome, 5 at least
 }
 
 func newMachine(k *kit, t *rapid.T) *machine {
@@ -273,7 +275,7 @@ func (m *machine) batch() {
 }
 
 func (m *machine) commit(b *ledger.Batch) []ledger.Result {
-	if !m.chance("unknown", 5) {
+	if !m.chance("unknown", max(m.unknown, 5)) {
 		results, err := m.k.l.Commit(m.k.ctx, b)
 		if err != nil {
 			m.t.Fatal(err)

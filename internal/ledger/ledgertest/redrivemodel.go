@@ -56,7 +56,7 @@ type redriveMachine struct {
 
 func newRedriveMachine(k *kit, t *rapid.T) *redriveMachine {
 	k.setup("DELETE FROM effect")
-	r := &redriveMachine{k: k, m: &machine{k: k, t: t, name: fmt.Sprintf("redrive-%d", k.ids.Add(1))}, history: rapid.Bool().Draw(t, "history"),
+	r := &redriveMachine{k: k, m: &machine{k: k, t: t, unknown: 20, name: fmt.Sprintf("redrive-%d", k.ids.Add(1))}, history: rapid.Bool().Draw(t, "history"),
 		last: map[string]int64{}, rows: map[string][]*redriveRow{}, dead: map[int64]bool{}, applied: map[string]bool{}}
 	l, err := k.l.Acquire(k.ctx, ledger.Key{Group: r.m.name, TopicID: [16]byte{1}}, topic, worker, 0, ttl)
 	if err != nil {
