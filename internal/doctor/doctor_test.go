@@ -133,7 +133,7 @@ var planted = []struct {
 		s.topic("orders.dead").Config["max.message.bytes"] = "90000000"
 		s.topic("orders.dead").DeadOf = "another"
 		s.Cluster.Topics = s.Cluster.Topics[:1]
-	}, "kafka.message_size", "max.message.bytes=50331648"},
+	}, "kafka.message_size", "max.message.bytes=50266112"},
 	{"more than brokers take", func(s *Snapshot) { s.Cluster.Brokers[2].Config["socket.request.max.bytes"] = "1500000" }, "kafka.message_size", "--entity-name orders.dead"},
 	{"no right to write", func(s *Snapshot) { s.Cluster.Denied = []Denied{{"topic", "orders", "WRITE"}} }, "kafka.access", "--allow-principal User:shop --operation WRITE --topic orders"},
 	{"a quota on an id of ours", quota(map[string]*string{client: ptr("swarmlog-shop-reader")}, "consumer_byte_rate"), "quota.ours", "--entity-type clients --entity-name swarmlog-shop-reader --delete-config consumer_byte_rate"},

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -231,42 +232,54 @@ func (c *Cluster) letters(t, source *Topic) []fault {
 	return nil
 }
 
-// messageSize compares the limits that a record meets on its way.
+// messageSize compares the limits that a record meets on its way: from its topic to the dead-letter topic, by way of a
+// worker and the brokers' connections.
 func messageSize(s *Snapshot) []fault {
 	if s.Cluster == nil {
 		return nil
 	}
-	c := s.Cluster
 	limit := map[string]int64{}
-	for _, t := range c.Topics {
+	for _, t := range s.Cluster.Topics {
 		if n, ok := number(t.Config, "max.message.bytes"); ok && !t.Missing {
 			limit[t.Name] = n
 		}
 	}
+	most, whose := s.most()
 	var faults []fault
-	for _, t := range c.Topics {
+	for _, t := range s.Cluster.Topics {
 		n, ok := limit[t.Name]
 		if !ok {
 			continue
 		}
-		object := "topic " + t.Name
-		if source, ok := limit[t.DeadOf]; ok && n < source {
-			faults = append(faults, fault{object, fmt.Sprintf("max.message.bytes=%d, and %s takes %d: a dead letter may not fit", n, t.DeadOf, source),
-				fmt.Sprintf("%d or more", source+letterRoom), c.alter(t.Name, "max.message.bytes", strconv.FormatInt(source+letterRoom, 10))})
+		source, letters := limit[t.DeadOf]
+		want := most - letterRoom // so that its dead letters fit, too
+		if letters {
+			want = min(source+letterRoom, most)
 		}
-		if s.Swarm.MaxBatch > 0 && n > int64(s.Swarm.MaxBatch) {
-			faults = append(faults, fault{object, fmt.Sprintf("max.message.bytes=%d, and a worker sends at most %d", n, s.Swarm.MaxBatch),
-				"no more than a worker sends", c.alter(t.Name, "max.message.bytes", strconv.Itoa(s.Swarm.MaxBatch))})
-		}
-		for _, b := range c.Brokers {
-			if most, ok := number(b.Config, "socket.request.max.bytes"); ok && n > most {
-				faults = append(faults, fault{object, fmt.Sprintf("max.message.bytes=%d, and broker %d closes connections that send more than %d (socket.request.max.bytes)", n, b.ID, most),
-					"no more than brokers take", c.alter(t.Name, "max.message.bytes", strconv.FormatInt(most/2, 10))})
-				break
-			}
+		alter := s.Cluster.alter(t.Name, "max.message.bytes", strconv.FormatInt(want, 10))
+		switch {
+		case n > most:
+			faults = append(faults, fault{"topic " + t.Name, fmt.Sprintf("max.message.bytes=%d, and %s takes at most %d", n, whose, most), fmt.Sprintf("%d or less", most), alter})
+		case letters && n < min(source, most):
+			faults = append(faults, fault{"topic " + t.Name, fmt.Sprintf("max.message.bytes=%d, and %s takes %d: a dead letter may not fit", n, t.DeadOf, source),
+				fmt.Sprintf("%d or more", want), alter})
 		}
 	}
 	return faults
+}
+
+// most is the largest batch that workers and brokers take, and who takes no more.
+func (s *Snapshot) most() (most int64, whose string) {
+	most, whose = math.MaxInt32, "the protocol"
+	if n := int64(s.Swarm.MaxBatch); n > 0 {
+		most, whose = n, "a worker"
+	}
+	for _, b := range s.Cluster.Brokers {
+		if n, ok := number(b.Config, "socket.request.max.bytes"); ok && n < most {
+			most, whose = n, fmt.Sprintf("broker %d (socket.request.max.bytes)", b.ID)
+		}
+	}
+	return most, whose
 }
 
 func autoCreate(s *Snapshot) []fault {
