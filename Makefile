@@ -27,7 +27,7 @@ RACE = $(if $(filter 1,$(shell $(GO) env CGO_ENABLED)),-race)
 export GOFLAGS := -buildvcs=false $(GOFLAGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-short race-check lint fmt fuzz bench prove prove-full prove-pair cover services services-stop services-status clean
+.PHONY: help build test test-short race-check lint fmt fuzz bench prove prove-full redrive-full prove-pair cover services services-stop services-status clean
 
 help: ## say what there is to make
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -80,6 +80,9 @@ prove-full: ## the same in full: RUNS times, with KILLS kills each, a verdict a 
 
 e2e-full: ## read 2,000 documents and 20 PDFs, also under 20 kills: the full form of test/e2e, with its figures
 	@$(SERVICES) run chromium -- env SWARMLOG_E2E=full $(GO) test -count=1 -timeout 60m -v $(TESTFLAGS) ./test/e2e
+
+redrive-full: ## park an aggregate, let 10,000 of its events wait beside 1,000,000 of others, and let it go on, on real Kafka and PostgreSQL
+	@$(SERVICES) run kafka postgres -- env SWARMLOG_REDRIVE=full $(GO) test -count=1 -timeout 90m -v $(TESTFLAGS) ./test/redrive
 
 prove-pair: ## the same on real Kafka and PostgreSQL (given or started here): MEMBERSHIP, RUNS times for PAIRTIME, a verdict a line
 	@$(SERVICES) run kafka postgres -- sh -c 'for n in $$(seq $(RUNS)); do \

@@ -216,7 +216,8 @@ type Published struct {
 	From, To int64
 }
 
-// Batch is what one transaction commits. Steps of one aggregate don't share a batch.
+// Batch is what one transaction commits. Steps of one aggregate don't share a batch, but for records that only go to the
+// backlog: it orders its rows itself.
 type Batch struct {
 	Steps     []*Step
 	Published []Published

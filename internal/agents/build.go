@@ -93,6 +93,6 @@ func agent(a config.Agent, h handler, types []string) *engine.Agent {
 		Name: a.Name, Reads: a.Reads, Emits: a.Emits, Types: types, OnDead: engine.OnDead(a.OnDead),
 		Handle: func(ctx context.Context, e event.Event, s *engine.Step) error { return h(ctx, e, s) },
 		Limits: engine.Limits{Steps: l.Steps, Bytes: l.Bytes, Timeout: l.Timeout, Attempts: l.Attempts,
-			Backoff: l.Backoff, MaxWait: l.MaxWait, Hops: l.Hops},
+			Backoff: l.Backoff, MaxWait: l.MaxWait, Hops: l.Hops, Waiting: l.Waiting, GapWait: l.GapWait},
 	}
 }

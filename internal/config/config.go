@@ -84,6 +84,8 @@ type Limits struct {
 	Backoff  time.Duration
 	MaxWait  time.Duration
 	Hops     int
+	Waiting  int64
+	GapWait  time.Duration
 }
 
 // Pool is what a worker has for some agents together. An agent's own limits are its share; agents of the pool without

@@ -68,7 +68,7 @@ agents:
     reads: documents
     emits: [pages]
     on_dead: skip
-    limits: {steps: 4, bytes: 128MiB, timeout: 2m, attempts: 3, backoff: 50ms, max_wait: 10s, hops: 9}
+    limits: {steps: 4, bytes: 128MiB, timeout: 2m, attempts: 3, backoff: 50ms, max_wait: 10s, hops: 9, waiting: 5000, gap_wait: 1h}
   reader: {kind: reader, reads: pages, emits: notes}
   # A cycle of events: notes go back to where pages come from.
   again: {kind: reader, reads: notes, emits: pages}
@@ -95,7 +95,7 @@ func TestSwarmIsReadInOrderWithDefaults(t *testing.T) {
 	if fmt.Sprint(f.Input) != "[/swarms/x/in /abs]" || f.MaxDocument != 3<<19 || f.OnDead != "park" {
 		t.Errorf("finder %+v", f)
 	}
-	want := Limits{4, 128 << 20, 2 * time.Minute, 3, 50 * time.Millisecond, 10 * time.Second, 9}
+	want := Limits{4, 128 << 20, 2 * time.Minute, 3, 50 * time.Millisecond, 10 * time.Second, 9, 5000, time.Hour}
 	if sp := s.Agent("splitter"); sp.Limits != want || sp.OnDead != "skip" || sp.MaxDocument != 64<<20 || sp.PageChars != 3000 {
 		t.Errorf("splitter %+v", sp)
 	}

@@ -230,6 +230,8 @@ func (r *reader) limits(v *node, what string) Limits {
 		"backoff":  func(_, v *node) { l.Backoff = r.duration(v, "backoff", time.Millisecond, time.Hour) },
 		"max_wait": func(_, v *node) { maxWait = v; l.MaxWait = r.duration(v, "max_wait", time.Millisecond, 24*time.Hour) },
 		"hops":     func(_, v *node) { l.Hops = int(r.number(v, "hops", 1, 10000)) },
+		"waiting":  func(_, v *node) { l.Waiting = r.number(v, "waiting", 1, 1_000_000_000) },
+		"gap_wait": func(_, v *node) { l.GapWait = r.duration(v, "gap_wait", time.Second, 365*24*time.Hour) },
 	})
 	if l.Backoff > 0 && l.MaxWait > 0 && l.Backoff > l.MaxWait {
 		r.add(maxWait, fmt.Sprintf("max_wait is %s, but the first wait, backoff, is %s", l.MaxWait, l.Backoff),

@@ -11,7 +11,9 @@
 // commits, settle.go acts on the results, relay.go publishes. Beside the path:
 // lease.go keeps what this worker owns, share.go decides what that is to be,
 // partition.go takes and drops partitions, handover.go gives them up in order,
-// gap.go lets waiting rows of a sequence go on, trouble.go deals with partitions
+// backlog.go lets what waits go on, quota.go bounds it, hot.go sends what a hot
+// aggregate has too much of there, circuit.go pauses while something is down,
+// pause.go and look.go act on what people decide, trouble.go deals with partitions
 // that can't be read, dead.go writes dead letters, feed.go serves sources,
 // topics.go notices what others do to topics, estate.go publishes what the steps
 // of a topic that is gone emitted, misrouted.go passes over and forwards what
