@@ -100,7 +100,7 @@ type App struct {
 	answers engine.Inferrer
 	engines []*engine.Engine
 	ring    *recent.Ring
-	letters *letters
+	letters *letterBook
 	meters  *meters
 	status  status.Source
 	metrics *telemetry.Metrics

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,6 +35,7 @@ type Where struct {
 type Desk struct {
 	Broker  broker.Broker // nil also where the settings name PostgreSQL and no broker
 	Ledger  ledger.Ledger
+	Swarm   string // its name; "": nobody said it
 	Running string // URL of the process that has the data folder; "": none has, or nothing is embedded
 
 	parts []closer
@@ -48,10 +50,7 @@ func Connect(ctx context.Context, w Where) (*Desk, error) {
 	if w.Logger == nil {
 		w.Logger = slog.New(slog.DiscardHandler)
 	}
-	if w.Name == "" {
-		w.Name = "command"
-	}
-	d := new(Desk)
+	d := &Desk{Swarm: w.Name}
 	open := d.openFolder
 	if !w.Settings.Postgres.DSN.IsZero() {
 		open = d.openServers
@@ -102,7 +101,7 @@ func (d *Desk) openServers(ctx context.Context, w Where) error {
 
 func (d *Desk) openBroker(ctx context.Context, w Where, o KafkaOptions) error {
 	if o.ClientID == "" {
-		o.ClientID = "swarmlog-" + w.Name
+		o.ClientID = "swarmlog-" + cmp.Or(w.Name, "command")
 	}
 	o.Logger = w.Logger
 	opening, cancel := context.WithTimeout(ctx, openTime)
@@ -134,6 +133,11 @@ func (d *Desk) openFolder(ctx context.Context, w Where) error {
 		return err
 	}
 	d.onClose("data folder", f.unlock)
+	if d.Swarm == "" {
+		if d.Swarm, err = readName(w.Data); err != nil {
+			return err
+		}
+	}
 	server, err := embedded.Start(ctx, embedded.Options{Dir: filepath.Join(w.Data, "log"), Logger: w.Logger})
 	if err != nil {
 		return err

@@ -24,9 +24,9 @@ const (
 	lettersTime = 20 * time.Second
 )
 
-// letters are the dead letters of a run and of earlier ones: read from the dead-letter topics at the start, then as
+// letterBook holds the dead letters of a run and of earlier ones: read from the dead-letter topics at the start, then as
 // they happen. A copy that a crash made of one counts once.
-type letters struct {
+type letterBook struct {
 	mu    sync.Mutex
 	known map[letterID]bool
 	all   []status.DeadLetter // oldest first
@@ -39,9 +39,9 @@ type letterID struct {
 	offset       int64
 }
 
-func newLetters() *letters { return &letters{known: map[letterID]bool{}} }
+func newLetters() *letterBook { return &letterBook{known: map[letterID]bool{}} }
 
-func (l *letters) add(d status.DeadLetter) {
+func (l *letterBook) add(d status.DeadLetter) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	id := letterID{d.Agent, d.Topic, d.Partition, d.Offset}
@@ -59,7 +59,7 @@ func (l *letters) add(d status.DeadLetter) {
 }
 
 // newest are the last n, the newest first, and how many there have been.
-func (l *letters) newest(n int) ([]status.DeadLetter, int64) {
+func (l *letterBook) newest(n int) ([]status.DeadLetter, int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	last := slices.Clone(l.all[max(0, len(l.all)-n):])

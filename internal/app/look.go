@@ -189,6 +189,7 @@ func join(g *status.Agent, s engine.AgentStatus, now time.Time) {
 	g.InFlight += int64(s.Running)
 	g.Queued += int64(s.Queued - s.Running)
 	g.WeightBytes += s.Weight
+	g.Paused = s.Paused
 	g.StepLimitSeconds = s.StepLimit.Seconds()
 	if s.Queued > 0 || (s.Source && !s.Idle) {
 		g.State = status.AgentRunning
@@ -327,7 +328,7 @@ func (a *App) ready(context.Context) []string {
 
 func (a *App) httpOptions() httpapi.Options {
 	o := httpapi.Options{Version: Version(), Status: a.status, Events: a.ring, Ready: a.ready, Registry: a.reg, Logger: a.log,
-		Public: a.config.ListenPublic}
+		Public: a.config.ListenPublic, Hands: a.hands()}
 	if search := a.config.Index.Search; search != nil {
 		o.Search = func(ctx context.Context, words string, limit int) ([]httpapi.Hit, error) {
 			return search(ctx, a.ledger, words, limit)

@@ -46,7 +46,7 @@ func (a *App) openFolder(ctx context.Context) error {
 		return err
 	}
 	a.onClose("data folder", func(context.Context) error { return f.unlock() })
-	return nil
+	return writeName(a.config.Data, a.config.Name)
 }
 
 func (a *App) startBroker(ctx context.Context) error {

@@ -21,6 +21,8 @@ var (
 	ErrTooLarge = errors.New("record is too large for its topic")
 	// ErrBehind says that a record wasn't published since one before it, of the same partition, failed.
 	ErrBehind = errors.New("not published: an earlier record of the partition failed")
+	// ErrDenied says that the cluster doesn't allow this user to do so.
+	ErrDenied = errors.New("not allowed by the brokers")
 	// ErrInUse says that another process has the broker's folder.
 	ErrInUse = errors.New("in use by another process")
 	// ErrClosed is what is answered after Close.

@@ -27,6 +27,9 @@ type command struct {
 	Search  searchCommand  `cmd:"" help:"Search the pages that a swarm has read."`
 	Pages   pagesCommand   `cmd:"" help:"List the pages that a swarm has read, with what became of each."`
 	Check   checkCommand   `cmd:"" help:"Check a swarm.yaml and name everything that is wrong with it."`
+	Dlq     dlqCommand     `cmd:"" help:"Dead letters: list, show, redrive, skip or export what agents gave up."`
+	Agent   agentCommand   `cmd:"" help:"Agents: list, pause, resume or rewind them."`
+	Recover recoverCommand `cmd:"" help:"After a fail-over or a restored backup: tell how far the ledger went back, and go on from there."`
 	Prove   proveCommand   `cmd:"" help:"Prove the delivery contract: run numbered events through a swarm whose process is killed, and account for every one."`
 	Doctor  doctorCommand  `cmd:"" help:"Check what the cluster and the database of a swarm can break of the promises, and say how to mend it."`
 	Version versionCommand `cmd:"" help:"Print the version."`

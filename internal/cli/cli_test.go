@@ -80,9 +80,14 @@ func TestDocumentationIsComplete(t *testing.T) {
 			t.Errorf("docs/cli.md has no section about swarmlog %s", c.Name)
 		}
 		section, _, _ = strings.Cut(section, "\n## ")
-		for _, flag := range c.Flags {
-			if !strings.Contains(section, "`--"+flag.Name) {
-				t.Errorf("docs/cli.md doesn't say what --%s of %s is", flag.Name, c.Name)
+		for _, command := range append([]*kong.Node{c}, c.Children...) {
+			if command != c && !strings.Contains(section, "swarmlog "+c.Name+" "+command.Name) {
+				t.Errorf("docs/cli.md doesn't say what %s %s does", c.Name, command.Name)
+			}
+			for _, flag := range command.Flags {
+				if !strings.Contains(section, "`--"+flag.Name) {
+					t.Errorf("docs/cli.md doesn't say what --%s of %s is", flag.Name, command.Name)
+				}
 			}
 		}
 	}

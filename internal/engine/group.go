@@ -47,6 +47,7 @@ type group struct {
 	due             []*drive // aggregates whose backlog is to go on, as soon as few enough others do
 	driving         int
 	failed          error
+	committed       committed
 	estates         estates
 	misrouted       int64         // records passed over
 	covers          chan struct{} // of the forwarding agent: closed once it has a topic to read

@@ -39,7 +39,7 @@ func (g *group) inKafka() bool {
 	return g.eng.opts.Membership == MembershipKafka && !g.spec.forwards && mayRun(g.spec.Pool, g.eng.opts.Pool)
 }
 
-func (g *group) kafkaName() string { return g.eng.opts.Swarm + "." + g.spec.Name }
+func (g *group) kafkaName() string { return KafkaGroup(g.eng.opts.Swarm, g.spec.Name) }
 
 // join becomes a member of the agent's Kafka group, trying until it succeeds or ctx ends.
 func (g *group) join(ctx context.Context) {

@@ -40,8 +40,13 @@ func (g *group) acquire(ctx context.Context, id partID, held broker.Range, take 
 		return nil
 	}
 	p, err := g.begin(ctx, topic, id, lease, held.End)
+	if errors.Is(err, ErrWentBack) {
+		_ = g.eng.opts.Ledger.Release(ctx, lease.Fence) // else it expires
+		g.fail(err)
+		return nil
+	}
 	if err != nil {
-		g.log.Warn("what waits in the backlog can't be read; the lease is given back", "topic", id.topic, "partition", id.partition, "error", err)
+		g.log.Warn("a partition that was taken can't be begun; its lease is given back", "topic", id.topic, "partition", id.partition, "error", err)
 		_ = g.eng.opts.Ledger.Release(ctx, lease.Fence) // it would be taken again in any case
 		return nil
 	}
@@ -52,7 +57,10 @@ func (g *group) acquire(ctx context.Context, id partID, held broker.Range, take 
 func (g *group) begin(ctx context.Context, topic broker.Topic, id partID, lease ledger.Lease, end int64) (*partition, error) {
 	p := &partition{id: id, topic: topic, fence: lease.Fence, from: lease.Next, next: lease.Next, end: end,
 		finished: lease.Finished.Clone(), lanes: map[string]*lane{}, ids: map[ident]int{}}
-	var err error
+	err := g.wentBack(ctx, lease, end)
+	if err != nil {
+		return nil, err
+	}
 	if p.parked, err = g.eng.opts.Ledger.Parked(ctx, lease.Fence); err != nil {
 		return nil, err
 	}

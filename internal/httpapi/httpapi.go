@@ -7,10 +7,11 @@
 // # Who may ask
 //
 // There are no identities yet, so there is one rule: this machine only. It
-// stands on four legs, all here: CheckListen and Listen take loopback addresses
+// stands on five legs, all here: CheckListen and Listen take loopback addresses
 // alone; the Host header must name a loopback address, so that a foreign web
 // page can't reach us under its own name (DNS rebinding); what a browser says
-// was asked by another site is refused unless it's a plain visit; and no CORS
+// was asked by another site is refused unless it's a plain visit; what changes
+// something must come as JSON, which another site's page can't send; and no CORS
 // header is ever sent. Authentication has its place in Options.Authenticate.
 //
 // The exception is Options.Public, with ListenPublic: health and metrics, which
@@ -79,6 +80,9 @@ type Options struct {
 	// Ready returns why the run can't do its work now; none: it's ready. Nil: always ready.
 	Ready func(ctx context.Context) []string
 
+	// Hands are what people may do. Nil: nothing but looking.
+	Hands Hands
+
 	// Public serves health and metrics alone, under any name: for addresses that others reach.
 	Public bool
 
@@ -120,7 +124,7 @@ func New(o Options) http.Handler {
 	a.registerHealth(open)
 
 	root.Group(func(r chi.Router) {
-		r.Use(a.Authenticate)
+		r.Use(a.Authenticate, intended)
 		r.Method(http.MethodGet, "/metrics", promhttp.HandlerFor(o.Registry, promhttp.HandlerOpts{
 			ErrorLog:      slog.NewLogLogger(o.Logger.Handler(), slog.LevelWarn),
 			ErrorHandling: promhttp.ContinueOnError,
@@ -138,6 +142,10 @@ func New(o Options) http.Handler {
 		a.registerSearch(guarded)
 		a.registerPages(guarded)
 		a.registerEvents(guarded)
+		if a.Hands != nil {
+			a.registerLetters(guarded)
+			a.registerAgents(guarded)
+		}
 	})
 	return root
 }

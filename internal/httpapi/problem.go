@@ -20,6 +20,10 @@ const (
 	CodeMethod      Code = "method_not_allowed"
 	CodeHost        Code = "host_refused"
 	CodeSite        Code = "site_refused"
+	CodeMedia       Code = "unsupported_media_type"
+	CodeNoAgent     Code = "no_agent"
+	CodeConflict    Code = "conflict"
+	CodeNotPaused   Code = "not_paused"
 	CodeNoIndex     Code = "no_index"
 	CodeNotReady    Code = "not_ready"
 	CodeUnavailable Code = "unavailable"
@@ -34,9 +38,13 @@ var codes = map[Code]struct {
 }{
 	CodeInvalid:     {http.StatusUnprocessableEntity, "Correct what errors names; /openapi.json describes every parameter."},
 	CodeNotFound:    {http.StatusNotFound, "Open / for the live page, or /openapi.json for a list of what there is."},
-	CodeMethod:      {http.StatusMethodNotAllowed, "Use GET; /openapi.json lists what there is."},
+	CodeMethod:      {http.StatusMethodNotAllowed, "/openapi.json lists what there is, and how it is asked for."},
 	CodeHost:        {http.StatusMisdirectedRequest, "Open it under a loopback name, such as http://127.0.0.1 with the port that swarmlog printed."},
 	CodeSite:        {http.StatusForbidden, "Open the address itself in the browser; other sites can't read it."},
+	CodeMedia:       {http.StatusUnsupportedMediaType, "Send a JSON object with that header."},
+	CodeNoAgent:     {http.StatusNotFound, "Ask /api/v1/agents for those that there are."},
+	CodeConflict:    {http.StatusConflict, "Wait until its workers have given its partitions back, and ask again."},
+	CodeNotPaused:   {http.StatusConflict, "Pause it first: swarmlog agent pause NAME."},
 	CodeNoIndex:     {http.StatusNotFound, "Run a swarm with an agent that keeps pages, such as examples/papers."},
 	CodeNotReady:    {http.StatusServiceUnavailable, "Wait and ask again; if it stays, read the reasons here and the warnings on the live page."},
 	CodeUnavailable: {http.StatusServiceUnavailable, "Try again in a few seconds; if it stays, look at /readyz and the log."},

@@ -19,6 +19,8 @@ func explain(err error) error {
 		return nil
 	case errors.Is(err, kgo.ErrClientClosed):
 		return fmt.Errorf("%w: %w", broker.ErrClosed, err)
+	case errors.Is(err, kerr.GroupAuthorizationFailed), errors.Is(err, kerr.TopicAuthorizationFailed), errors.Is(err, kerr.ClusterAuthorizationFailed):
+		return fmt.Errorf("%w: %w", broker.ErrDenied, err)
 	case errors.Is(err, kerr.MessageTooLarge), errors.Is(err, kerr.RecordListTooLarge):
 		return fmt.Errorf("%w: %w", broker.ErrTooLarge, err)
 	case errors.Is(err, kerr.UnknownTopicOrPartition):
