@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -59,18 +60,32 @@ func onBoth(t *testing.T, test func(p *pair)) {
 		t.Parallel()
 		seeds, dsn := given.Kafka(t), given.Postgres(t)
 		schema := "t" + strings.ToLower(rand.Text()[:12])
-		db, err := postgres.Open(t.Context(), postgres.Options{DSN: dsn, Schema: schema})
-		check(t, err)
+		statement(t, dsn, "CREATE SCHEMA "+schema+"_user")
 		t.Cleanup(func() {
-			check(t, db.Close())
-			c, err := pgx.Connect(context.Background(), dsn)
-			check(t, err)
-			defer c.Close(context.Background())
-			_, err = c.Exec(context.Background(), "DROP SCHEMA "+schema+" CASCADE")
-			check(t, err)
+			statement(t, dsn, "DROP SCHEMA IF EXISTS "+schema+" CASCADE", "DROP SCHEMA "+schema+"_user CASCADE")
 		})
+		own, err := url.Parse(dsn)
+		check(t, err)
+		query := own.Query()
+		query.Set("search_path", schema+"_user")
+		own.RawQuery = query.Encode()
+		db, err := postgres.Open(t.Context(), postgres.Options{DSN: own.String(), Schema: schema})
+		check(t, err)
+		t.Cleanup(func() { check(t, db.Close()) })
 		test(newPair(t, true, seeds, db))
 	})
+}
+
+// statement runs statements on a connection of its own.
+func statement(t *testing.T, dsn string, statements ...string) {
+	t.Helper()
+	c, err := pgx.Connect(context.Background(), dsn)
+	check(t, err)
+	defer c.Close(context.Background())
+	for _, s := range statements {
+		_, err := c.Exec(context.Background(), s)
+		check(t, err)
+	}
 }
 
 func newPair(t *testing.T, real bool, seeds []string, db ledger.Ledger) *pair {
