@@ -37,7 +37,7 @@ var ErrNothingToLookAt = errors.New("no server is named: doctor looks at a Kafka
 // Examine takes a look at the servers that a swarm names, and at what works on them. It changes nothing there. A server
 // that doesn't answer is an error.
 func Examine(ctx context.Context, s *config.Swarm, recovery time.Duration, log *slog.Logger) (doctor.Snapshot, error) {
-	e := examination{name: s.Name, settings: s.Settings, log: log}
+	e := examination{name: s.Name, members: s.Kafka.Membership == config.MembershipKafka}
 	for _, t := range s.Topics {
 		e.topics = append(e.topics, t.Name)
 	}
@@ -45,7 +45,7 @@ func Examine(ctx context.Context, s *config.Swarm, recovery time.Duration, log *
 		e.agents = append(e.agents, examinedAgent{a.Name, a.Reads, a.Emits, a.Limits.Timeout})
 	}
 	e.seen.Swarm = doctor.Swarm{File: s.File, RecoveryTime: recovery, LeaseTime: s.Worker.LeaseTime, Drain: s.Worker.Drain}
-	if e.settings.Postgres.DSN.IsZero() && len(e.settings.Kafka.Brokers) == 0 {
+	if s.Postgres.DSN.IsZero() && len(s.Kafka.Brokers) == 0 {
 		return doctor.Snapshot{}, ErrNothingToLookAt
 	}
 	if len(s.Kafka.Brokers) > 0 {
@@ -82,7 +82,7 @@ func (a *App) refuseRisks(ctx context.Context) error {
 	if !a.config.Examine {
 		return nil
 	}
-	e := examination{name: a.config.Name, log: a.log, broker: a.broker, kafka: a.config.Kafka, postgres: a.config.Postgres}
+	e := examination{name: a.config.Name, members: a.config.Membership == engine.MembershipKafka, broker: a.broker, kafka: a.config.Kafka, postgres: a.config.Postgres}
 	for _, t := range a.declaredTopics() {
 		e.topics = append(e.topics, t.Name)
 	}
@@ -116,13 +116,12 @@ func (a *App) refuseRisks(ctx context.Context) error {
 // examination is one look at a swarm's servers.
 type examination struct {
 	name     string
-	settings config.Settings
+	members  bool // partitions are assigned by Kafka groups
 	topics   []string
 	agents   []examinedAgent
 	broker   *kafka.Broker    // nil: not named
 	kafka    *KafkaOptions    // nil: not named, or embedded
 	postgres *PostgresOptions // nil: not named
-	log      *slog.Logger
 
 	state *postgres.State // nil: unknown
 	seen  doctor.Snapshot
@@ -152,7 +151,7 @@ func (e *examination) look(ctx context.Context) error {
 	if e.broker == nil {
 		return nil
 	}
-	if e.settings.Kafka.Membership == config.MembershipKafka {
+	if e.members {
 		g := e.broker.Group()
 		s.Members = &doctor.Members{Session: g.Session, Rebalance: g.Rebalance}
 	}
