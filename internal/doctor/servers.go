@@ -136,9 +136,9 @@ func access(s *Snapshot) []fault {
 	if s.Cluster == nil {
 		return nil
 	}
-	user := s.Cluster.User
-	if user == "" {
-		user = "ANONYMOUS"
+	user, who := s.Cluster.User, "user "+s.Cluster.User
+	if user == "" { // nobody logs in, or a certificate or a token says who it is
+		user, who = "PRINCIPAL", "the principal of workers"
 	}
 	var faults []fault
 	for _, d := range s.Cluster.Denied {
@@ -146,7 +146,7 @@ func access(s *Snapshot) []fault {
 		if d.Resource == "cluster" {
 			on = "--cluster"
 		}
-		faults = append(faults, fault{strings.TrimSpace(d.Resource + " " + d.Name), "user " + user + " may not " + d.Operation, d.Operation,
+		faults = append(faults, fault{strings.TrimSpace(d.Resource + " " + d.Name), who + " may not " + d.Operation, d.Operation,
 			fmt.Sprintf("kafka-acls.sh --bootstrap-server %s --add --allow-principal User:%s --operation %s %s", s.Cluster.Bootstrap, user, d.Operation, on)})
 	}
 	return faults
