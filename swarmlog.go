@@ -131,5 +131,6 @@ func (s *Step) Attempt() int { return s.step.Attempt() }
 func (s *Step) Position() event.Position { return s.step.Position() }
 
 // Epoch is the epoch of the partition's lease; it rises with each owner. A write that carries it can be fenced by
-// any store that keeps the highest one it has seen.
+// any store that keeps the highest one it has seen of the same aggregate (the event's subject): a partition may move on
+// while steps of it still run, and other aggregates of it are at a higher epoch then.
 func (s *Step) Epoch() int64 { return s.step.Epoch() }

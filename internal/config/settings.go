@@ -196,7 +196,7 @@ var settings = []setting{
 		}},
 	{key: "kafka.sasl.scope", env: "SWARMLOG_SASL_SCOPE", normal: "none", doc: "the scope that is asked for there",
 		read: func(r *reader, s *Settings, v *node) { r.text(v, "scope", &s.Kafka.SASL.Scope) }},
-	{key: "postgres.dsn", env: "SWARMLOG_LEDGER", flag: "ledger", secret: true, doc: "PostgreSQL's connection string, `postgres://USER@HOST:5432/DATABASE`; in `swarm.yaml` without a password",
+	{key: "postgres.dsn", env: "SWARMLOG_LEDGER", flag: "ledger", secret: true, doc: "PostgreSQL's connection string, `postgres://USER@HOST:5432/DATABASE`; in `swarm.yaml` without a password. Steps' own SQL runs in this database, in the commit; another one isn't part of it",
 		read: func(r *reader, s *Settings, v *node) { r.dsn(v, &s.Postgres.DSN) }},
 	{key: "postgres.dsn_env", doc: "name of another variable that holds it",
 		read: func(r *reader, s *Settings, v *node) { r.secretEnv(v, "dsn_env", &s.Postgres.DSN.From) }},

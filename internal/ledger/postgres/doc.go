@@ -37,14 +37,16 @@
 // # Lock order
 //
 // Turnstile, then a share of the connections, then a connection, then DB.mu;
-// txn.gate, then attempt.mu. In the database: leases by id, then seen by key,
-// then whatever the users' statements lock.
+// txn.gate, then attempt.mu. In the database: leases by id, then carried rows and
+// seen by key, then whatever the users' statements lock. DB.mu and memory.mu are
+// never held over a call.
 //
 // # What survives a crash
 //
 // Whatever a COMMIT that returned nil has written: synchronous_commit isn't off.
 // A COMMIT whose answer is lost has an unknown outcome, and stays so until
-// Resolve has read the leases back under their locks, on the primary: each counts
-// the commits that changed it. Until then nothing else is committed under them
-// by this process.
+// Resolve has asked, under the locks of its leases and on the primary, what became
+// of its transaction's number, and compared how many commits each lease counts.
+// Until then nothing else is committed under them by this process. A lease that
+// counts fewer than this process remembers is a database that went back.
 package postgres
