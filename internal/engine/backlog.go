@@ -107,6 +107,7 @@ func (g *group) readOn(d *drive) {
 		rows, err := g.readBacklog(p, d.key, limit)
 		tasks := make([]*task, len(rows))
 		for i := range rows {
+			rows[i].Subject = d.key
 			tasks[i] = g.waiting(p, &rows[i])
 		}
 		if len(tasks) > 0 {

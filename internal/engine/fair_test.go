@@ -9,7 +9,6 @@ import (
 
 	"github.com/swarmlog/swarmlog/event"
 	"github.com/swarmlog/swarmlog/internal/engine"
-	"github.com/swarmlog/swarmlog/ledger"
 )
 
 // A tenant with few records isn't kept waiting by one with many, and interactive work goes ahead of most that is batch.
@@ -95,9 +94,8 @@ func TestK6HotKeyHoldsUpNobody(t *testing.T) {
 		return nil
 	}}
 	e, _ := w.start(w.options("w"), agent)
-	const n = 9000
 	var events []event.Event
-	for i := range n {
+	for i := range 9000 {
 		e := event.New("T", "hot", nil)
 		e.Source, e.ID = "//test", fmt.Sprintf("hot-%06d", i)
 		events = append(events, e)
@@ -127,16 +125,19 @@ func TestK6HotKeyHoldsUpNobody(t *testing.T) {
 		t.Errorf("%d records are in memory", s.Queued)
 	}
 	close(slow)
-	w.until("the hot key has caught up", func() bool { return w.counters("r") == ledger.Counters{Applied: int64(n + len(cold))} })
-	last := ""
+	w.until("much of the hot key has gone on", func() bool { return w.counters("r").Applied > int64(1500+len(cold)) })
+	n := 0
 	for _, r := range w.rows("r") {
 		if r.subject != "hot" {
 			continue
 		}
-		if r.id <= last {
-			t.Fatalf("%s after %s", r.id, last)
+		if want := fmt.Sprintf("hot-%06d", n); r.id != want {
+			t.Fatalf("%s came, expected %s", r.id, want)
 		}
-		last = r.id
+		n++
+	}
+	if c := w.counters("r"); c.Applied+c.Waiting != c.Delivered() {
+		t.Errorf("counters: %+v", c)
 	}
 }
 

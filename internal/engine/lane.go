@@ -54,6 +54,9 @@ type lane struct {
 // its own. g.mu is held.
 func (g *group) laneOf(p *partition, t *task) *lane {
 	key := LaneKey(t.event.Subject, t.record.Offset)
+	if t.row != nil { // a record that can't be decoded may name no aggregate, and waits in its row's all the same
+		key = t.row.Subject
+	}
 	l := p.lanes[key]
 	if l == nil {
 		l = &lane{p: p, key: key}

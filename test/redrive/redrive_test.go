@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"runtime"
+	"runtime/metrics"
 	"strconv"
 	"strings"
 	"sync"
@@ -333,7 +334,7 @@ func (s *swarm) checkEffects(parked, others int) {
 	}
 }
 
-// heap is how much memory was in use at most.
+// heap is how much memory was reached at most, as of the ends of collections.
 type heap struct{ most atomic.Uint64 }
 
 func (h *heap) watch(t *testing.T) {
@@ -341,10 +342,10 @@ func (h *heap) watch(t *testing.T) {
 	var running sync.WaitGroup
 	running.Go(func() {
 		for {
-			var m runtime.MemStats
-			runtime.ReadMemStats(&m)
-			if m.HeapInuse > h.most.Load() {
-				h.most.Store(m.HeapInuse)
+			live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
+			metrics.Read(live)
+			if n := live[0].Value.Uint64(); n > h.most.Load() {
+				h.most.Store(n)
 			}
 			select {
 			case <-done:
