@@ -280,7 +280,7 @@ func (s *swarm) run() {
 	t.Logf("others: %.0f/s alone, %.0f/s beside %d that wait; redriven in %s; heap at most %d MiB alone, %d MiB beside, %d MiB in the redrive",
 		float64(half)/alone.Seconds(), float64(all.others-half)/beside.Seconds(), all.parked, redriven.Round(time.Millisecond),
 		heapAlone>>20, heapBeside>>20, heapRedrive>>20)
-	if all.full && beside > alone*4/3 {
+	if all.full && beside > alone*3/2 { // of much more than other work on the machine explains
 		t.Errorf("others took %s beside the parked aggregate, and %s alone", beside, alone)
 	}
 	if limit := heapAlone + 64<<20; heapBeside > limit || heapRedrive > limit {
