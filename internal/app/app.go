@@ -147,6 +147,7 @@ func Start(ctx context.Context, c Config) (*App, error) {
 	}{
 		{"data folder", a.openFolder},
 		{"broker", a.startBroker},
+		{"database", a.refuseDatabase},
 		{"ledger", a.openLedger},
 		{"topics", a.createTopics},
 		{"risks", a.refuseRisks},

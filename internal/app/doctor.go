@@ -113,6 +113,19 @@ func (a *App) refuseRisks(ctx context.Context) error {
 	return nil
 }
 
+// refuseDatabase refuses a database that can lose what it has committed, by the names of the risks, before the ledger
+// opens it and refuses without them.
+func (a *App) refuseDatabase(ctx context.Context) error {
+	if !a.config.Examine || a.config.Postgres == nil {
+		return nil
+	}
+	e := examination{name: a.config.Name, postgres: a.config.Postgres}
+	if err := e.database(ctx); err != nil {
+		return err
+	}
+	return doctor.Refused(doctor.Examine(e.seen), a.config.AcceptRisk)
+}
+
 // examination is one look at a swarm's servers.
 type examination struct {
 	name     string

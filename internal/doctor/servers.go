@@ -47,6 +47,8 @@ func (d *Database) commitOn() string {
 		return fmt.Sprintf("ALTER ROLE %s IN DATABASE %s SET synchronous_commit = on;", quoted(d.User), quoted(d.Name))
 	case "client":
 		return "leave synchronous_commit out of the connection string's options"
+	case "command line":
+		return "take synchronous_commit out of the server's command line, and restart it"
 	}
 	return "ALTER SYSTEM SET synchronous_commit = on" + reload
 }
