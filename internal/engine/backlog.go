@@ -38,18 +38,19 @@ const (
 
 // drive is an aggregate whose backlog goes on. group.mu guards it.
 type drive struct {
-	p       *partition
-	key     string
-	limit   int              // rows of the next page
-	rows    int              // of the last page, in the lane and not settled
-	begun   bool             // it's among the first drivesAtOnce
-	reading bool             // a page is being read
-	grown   bool             // rows were added since the last page was asked for
-	hot     bool             // records that were queued before it began are handled in its lane
-	closing bool             // nothing was left that may go on
-	kept    []*task          // what arrived since then
-	last    map[string]int64 // the place in its history of the last event that is settled, by source
-	barred  map[string]int64 // the lowest place that was found to be too early
+	p        *partition
+	key      string
+	limit    int              // rows of the next page
+	rows     int              // of the last page, in the lane and not settled
+	begun    bool             // it's among the first drivesAtOnce
+	underway bool             // a page of it was queued
+	reading  bool             // a page is being read
+	grown    bool             // rows were added since the last page was asked for
+	hot      bool             // records that were queued before it began are handled in its lane
+	closing  bool             // nothing was left that may go on
+	kept     []*task          // what arrived since then
+	last     map[string]int64 // the place in its history of the last event that is settled, by source
+	barred   map[string]int64 // the lowest place that was found to be too early
 }
 
 // goesOn tells whether an aggregate that is parked for a reason may go on at once.
@@ -152,13 +153,16 @@ func (g *group) arrived(d *drive, rows []*task, err error) {
 		}
 		return // the partition is lost, or about to be
 	}
+	if !d.inTurn(rows) {
+		return
+	}
 	d.measure(rows)
 	page := d.eligible(rows)
 	if len(page) == 0 {
 		g.exhausted(d, rows)
 		return
 	}
-	d.rows, d.closing = len(page), false
+	d.rows, d.closing, d.underway = len(page), false, true
 	g.releaseKept(d)
 	for _, t := range page {
 		g.account(p, t)

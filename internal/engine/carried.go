@@ -185,4 +185,7 @@ func (g *group) unblock(p *partition, key string, offset int64) {
 	if l := p.lanes[key]; l != nil && !l.busy && len(l.queue) > 0 {
 		g.makeReady(l)
 	}
+	if d := p.drives[key]; d != nil {
+		g.readOn(d)
+	}
 }

@@ -83,16 +83,18 @@ type partition struct {
 	bytes    int64
 	reported int64
 	held     bool // paused at the reader
-	troubles int  // reads that failed in a row
-	leaving  bool // no more is admitted: the lease is about to be given back
-	pausing  bool // that is so since the agent is paused
-	full     bool // not read: too much of it waits in the backlog
-	waiting  int64
-	gaps     map[string]*missing
-	clog     *time.Timer
-	drives   map[string]*drive
-	flying   map[string]int // records on their way into the backlog, by aggregate
-	dead     bool           // a record of it has died, at any time
+	// What was read up to here, finished or not.
+	delivered int64
+	troubles  int  // reads that failed in a row
+	leaving   bool // no more is admitted: the lease is about to be given back
+	pausing   bool // that is so since the agent is paused
+	full      bool // not read: too much of it waits in the backlog
+	waiting   int64
+	gaps      map[string]*missing
+	clog      *time.Timer
+	drives    map[string]*drive
+	flying    map[string]int // records on their way into the backlog, by aggregate
+	dead      bool           // a record of it has died, at any time
 
 	handing bool             // its lease is just being passed on
 	passed  bool             // its lease was passed on, and what still runs of it is carried
@@ -291,6 +293,7 @@ func (g *group) queue(arrivals []arrival) {
 			g.reader.Pause(p.id.topic, p.id.partition)
 			g.watchClog(p)
 		}
+		g.readOnward(p)
 	}
 	g.dispatch()
 }
@@ -343,6 +346,7 @@ func (g *group) askSeen(ctx context.Context, tasks []*task) {
 // enqueue puts a task into the lane of its aggregate. g.mu is held.
 func (g *group) enqueue(p *partition, t *task) {
 	offset := t.record.Offset
+	p.delivered = max(p.delivered, offset+1)
 	if offset < p.from { // a reader that was added again may deliver what was delivered before
 		return
 	}

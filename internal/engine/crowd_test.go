@@ -1,0 +1,74 @@
+package engine_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/swarmlog/swarmlog/event"
+	"github.com/swarmlog/swarmlog/internal/engine"
+	"github.com/swarmlog/swarmlog/ledger"
+)
+
+// sluggish is an agent that takes a while for each event as long as it's told to.
+func sluggish(each *slowness) engine.Agent {
+	return engine.Agent{Name: "r", Reads: []string{"a"}, Handle: func(ctx context.Context, e event.Event, s *engine.Step) error {
+		select {
+		case <-each.gate():
+		case <-time.After(20 * time.Millisecond):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		record("r", e, s)
+		return nil
+	}}
+}
+
+// slowness ends once.
+type slowness struct{ over chan struct{} }
+
+func (s *slowness) gate() <-chan struct{} { return s.over }
+
+// An aggregate with more records than a partition may hold, each of which takes a while, goes to the backlog. Its owner
+// loses the partition in the middle of that, with its first record unfinished in the log and later ones in the backlog:
+// the next one handles all of them once and in order, and so it does where the owner ends in order.
+func TestK6CrowdSurvivesItsOwners(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(frozen *freezer, stop func()){
+		"frozen":  func(f *freezer, _ func()) { f.freeze() },
+		"stopped": func(_ *freezer, stop func()) { stop() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, "a")
+			slow := &slowness{make(chan struct{})}
+			agent := sluggish(slow)
+			frozen := &freezer{Ledger: w.ledger}
+			o := w.options("old")
+			o.Ledger = frozen
+			_, stop := w.start(o, agent)
+			const n = 4500
+			w.publish("a", numbered(1, n)...)
+			w.until("it's crowded", func() bool { return w.totals().Waiting > 500 })
+			end(frozen, stop)
+			fresh, stopFresh := w.start(w.options("new"), agent)
+			w.until("the new owner has gone on", func() bool {
+				rows := w.rows("r")
+				return len(rows) > 0 && rows[len(rows)-1].epoch > 1
+			})
+			stopFresh() // and once more, in the middle of the backlog
+			close(slow.over)
+			fresh, _ = w.start(w.options("newer"), agent)
+			w.publish("a", numberedFrom(1, n, n+100)...)
+			for part := int64(1); part <= 4; part++ { // each of these is a commit: with patience
+				w.until("a quarter more is applied", func() bool { return w.counters("r").Applied >= part*(n+100)/4 })
+			}
+			frozen.thaw()
+			w.settle(fresh)
+			checkOnce(t, w.rows("r"), 1, n+100)
+			if c := w.counters("r"); c != (ledger.Counters{Applied: n + 100}) {
+				t.Errorf("counters: %+v", c)
+			}
+		})
+	}
+}
