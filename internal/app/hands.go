@@ -86,6 +86,10 @@ func (h *hands) Rewind(ctx context.Context, r control.Rewinding, dry bool) (cont
 	return h.console.Rewind(ctx, r)
 }
 
+func (h *hands) Shadow(ctx context.Context, agent, shadow string, examples int) (control.ShadowReport, error) {
+	return h.console.Shadow(ctx, agent, shadow, examples)
+}
+
 func (h *hands) Recover(ctx context.Context, agents []string, reset bool) (control.Recovery, error) {
 	if err := h.log(); err != nil {
 		return control.Recovery{}, err

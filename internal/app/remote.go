@@ -229,6 +229,12 @@ func (r *remote) Rewind(ctx context.Context, w control.Rewinding, dry bool) (rep
 	}
 }
 
+func (r *remote) Shadow(ctx context.Context, agent, shadow string, examples int) (answer control.ShadowReport, err error) {
+	q := url.Values{"shadow": {shadow}, "examples": {strconv.Itoa(examples)}}
+	err = r.object(ctx, "/api/v1/agents/"+url.PathEscape(agent)+"/shadow?"+q.Encode(), nil, &answer)
+	return answer, err
+}
+
 func (r *remote) Recover(ctx context.Context, agents []string, reset bool) (answer control.Recovery, err error) {
 	err = r.object(ctx, "/api/v1/recover", map[string]any{"agents": append([]string{}, agents...), "reset": reset}, &answer)
 	return answer, err

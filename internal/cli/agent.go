@@ -20,6 +20,7 @@ type agentCommand struct {
 	List   agentListCommand   `cmd:"" help:"List agents: what they read, who works on them, and whether they're paused."`
 	Pause  agentPauseCommand  `cmd:"" help:"Pause an agent on every worker: running steps end, nothing new begins."`
 	Resume agentResumeCommand `cmd:"" help:"Let a paused agent go on."`
+	Shadow agentShadowCommand `cmd:"" help:"Compare a shadow, a new version that runs beside an agent without effects, with that agent."`
 	Rewind agentRewindCommand `cmd:"" help:"Rewind a paused agent to a time."`
 }
 

@@ -26,6 +26,8 @@ type Hands interface {
 	Resume(ctx context.Context, agent string) error
 	// Rewind moves an agent's progress, or with dry tells what that would do. It waits for workers until ctx ends.
 	Rewind(ctx context.Context, r control.Rewinding, dry bool) (control.RewindReport, error)
+	// Shadow compares what a shadow would have emitted with what its agent did.
+	Shadow(ctx context.Context, agent, shadow string, examples int) (control.ShadowReport, error)
 	// Recover compares the ledger with Kafka and, with reset, takes the ledger as the truth. Agents are compared besides
 	// those that the ledger knows.
 	Recover(ctx context.Context, agents []string, reset bool) (control.Recovery, error)
@@ -241,6 +243,14 @@ type rewindRequest struct {
 
 type rewindAnswer struct{ Body control.RewindReport }
 
+type shadowRequest struct {
+	Agent    string `path:"agent"`
+	Shadow   string `query:"shadow" required:"true" minLength:"1" doc:"The agent that is its shadow"`
+	Examples int    `query:"examples" minimum:"0" maximum:"100" default:"5" doc:"Of each kind of difference"`
+}
+
+type shadowAnswer struct{ Body control.ShadowReport }
+
 type recoverRequest struct {
 	Body struct {
 		Agents []string `json:"agents,omitempty" doc:"To compare besides those that the ledger knows"`
@@ -286,6 +296,14 @@ func (a *api) registerAgents(api huma.API) {
 				return nil, a.handsFailure(ctx, "rewinding the agent", err)
 			}
 			return &rewindAnswer{report}, nil
+		})
+	huma.Register(api, operation("shadow", "/api/v1/agents/{agent}/shadow", "Compare a shadow with its agent", "By what it would have emitted."),
+		func(ctx context.Context, in *shadowRequest) (*shadowAnswer, error) {
+			r, err := a.Hands.Shadow(ctx, in.Agent, in.Shadow, in.Examples)
+			if err != nil {
+				return nil, a.handsFailure(ctx, "comparing the shadow", err)
+			}
+			return &shadowAnswer{r}, nil
 		})
 	huma.Register(api, acting("recover", "/api/v1/recover", "Compare the ledger with Kafka after it went back", "With reset, workers go on from the ledger as it is."),
 		func(ctx context.Context, in *recoverRequest) (*recoverAnswer, error) {

@@ -54,6 +54,10 @@ func (h *hands) Rewind(_ context.Context, r control.Rewinding, dry bool) (contro
 	return control.RewindReport{Rewinding: r}, h.note("rewind %s %s %v %v %v", r.Agent, r.To.UTC().Format(time.RFC3339), r.Topics, r.Repeat, dry)
 }
 
+func (h *hands) Shadow(_ context.Context, agent, shadow string, n int) (control.ShadowReport, error) {
+	return control.ShadowReport{Primary: agent}, h.note("shadow %s %s %d", agent, shadow, n)
+}
+
 func (h *hands) Recover(_ context.Context, agents []string, reset bool) (control.Recovery, error) {
 	return control.Recovery{}, h.note("recover %v %v", agents, reset)
 }
@@ -97,6 +101,10 @@ func TestHandsAreAskedAsDocumented(t *testing.T) {
 	}
 	if w := ask(api, http.MethodGet, "/api/v1/agents"); strings.TrimSpace(w.Body.String()) != "[]" {
 		t.Errorf("no agents: %s", w.Body)
+	}
+	h.asked = nil
+	if w := ask(api, http.MethodGet, "/api/v1/agents/reader/shadow?shadow=new"); w.Code != 200 || len(h.asked) != 1 || h.asked[0] != "shadow reader new 5" {
+		t.Errorf("shadow: %d %s, asked %q", w.Code, w.Body, h.asked)
 	}
 	if p := problemOf(t, ask(api, http.MethodGet, "/api/v1/letters?since=now")); p.Code != httpapi.CodeInvalid {
 		t.Errorf("a wrong time: %+v", p)
