@@ -178,6 +178,11 @@ func (g *group) carriedCommitted(p *partition, key string, offset int64, parked 
 // unblock opens a lane once nothing of it is carried any more. g.mu is held.
 func (g *group) unblock(p *partition, key string, offset int64) {
 	delete(p.carried, offset)
+	g.openLane(p, key)
+}
+
+// openLane takes away one reason for which a lane is closed. g.mu is held.
+func (g *group) openLane(p *partition, key string) {
 	if p.blocked[key]--; p.blocked[key] > 0 {
 		return
 	}

@@ -36,6 +36,12 @@ type Options struct {
 	// Membership is how workers come to their partitions; all workers of a swarm have the same.
 	Membership Membership
 
+	// Journal is a topic to which events about workers, leases and steps are appended (see TypeWorkerQuiet and those that
+	// follow it); "": none. It has to exist.
+	Journal string
+
+	StuckAfter time.Duration // how long a handler may ignore its cancellation until Run ends with an error; default 2 minutes
+
 	Patience time.Duration // how long running steps may hold up a hand-over before they are carried; default 150 ms
 	Drain    time.Duration // how long Stop lets running steps go on; default 10 s
 	Batch    int           // steps of one commit; default 512
@@ -59,6 +65,7 @@ func (o *Options) setDefaults() {
 	}
 	setDefault(&o.LeaseTime, 15*time.Second)
 	setDefault(&o.Membership, MembershipLeases)
+	setDefault(&o.StuckAfter, 2*time.Minute)
 	setDefault(&o.Patience, 150*time.Millisecond)
 	setDefault(&o.Drain, 10*time.Second)
 	setDefault(&o.Batch, 512)
@@ -83,11 +90,14 @@ type Engine struct {
 	commits *committer
 	relay   *relay
 	ended   *ended
+	journal *journal
+	stuck   chan error // why the engine has to end
 
 	carriedWake chan struct{} // something is carried of a partition that was taken
 	poked       chan struct{} // somebody has decided something
 	others      atomic.Int32  // live workers beside this one
 	draining    atomic.Bool
+	lost        atomic.Int32 // partitions, since the last heartbeat
 	seen        atomic.Pointer[view]
 	planner     planner
 	topics      *topics
@@ -112,6 +122,7 @@ func New(opts Options, agents []Agent, sources []Source) (*Engine, error) {
 	}
 	e := &Engine{opts: opts, log: opts.Logger, carriedWake: make(chan struct{}, 1), poked: make(chan struct{}, 1),
 		ended: &ended{steps: map[ledger.Fence][]int64{}, wake: make(chan struct{}, 1)}}
+	e.journal, e.stuck = newJournal(opts), make(chan error, 1)
 	e.commits = newCommitter(opts)
 	e.topics = newTopics(opts)
 	e.relay = newRelay(opts, e.commits, e.topics)
@@ -146,7 +157,8 @@ func New(opts Options, agents []Agent, sources []Source) (*Engine, error) {
 }
 
 // Run works until ctx ends, then drains: running steps may finish for Options.Drain, what they did is committed
-// and the leases are given back. It returns nil after a drain, or why it could not start.
+// and the leases are given back. It returns nil after a drain, or why it could not start, or which handler it ended for
+// (see Options.StuckAfter): then the process should end.
 func (e *Engine) Run(ctx context.Context) error {
 	e.started = time.Now()
 	if err := e.prepare(ctx); err != nil {
@@ -161,6 +173,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	e.goDo(func() { e.commits.run(work) })
 	e.goDo(func() { e.relay.run(work) })
 	e.goDo(func() { e.ended.run(work, e) })
+	e.goDo(func() { e.journal.run(work) })
 	leases, stopLeases := context.WithCancel(work)
 	var holding sync.WaitGroup
 	holding.Go(func() { e.keepLeases(leases) })
@@ -176,14 +189,19 @@ func (e *Engine) Run(ctx context.Context) error {
 	for _, s := range e.sources {
 		holding.Go(func() { s.run(leases) })
 	}
-	<-ctx.Done()
+	var stuck error
+	select {
+	case <-ctx.Done():
+	case stuck = <-e.stuck:
+		e.log.Error("this worker ends", "error", stuck)
+	}
 	e.log.Info("draining", "limit", e.opts.Drain)
 	e.drain(work)
 	stopLeases()
 	holding.Wait()
 	stop()
 	e.running.Wait()
-	return e.giveBack(context.WithoutCancel(ctx))
+	return errors.Join(stuck, e.giveBack(context.WithoutCancel(ctx)))
 }
 
 func (e *Engine) goDo(f func()) { e.running.Go(f) }
@@ -193,6 +211,9 @@ func (e *Engine) prepare(ctx context.Context) error {
 	// What a life before this one carried ended with it; heartbeats would keep it.
 	if err := e.opts.Ledger.Retire(ctx, e.opts.Worker); err != nil {
 		return fmt.Errorf("put down what worker %s carried before: %w", e.opts.Worker, err)
+	}
+	if err := e.journal.lookUp(ctx, e.opts.Broker); err != nil {
+		return err
 	}
 	if err := e.lookAtControls(ctx); err != nil { // before anything of a paused agent is taken
 		return err

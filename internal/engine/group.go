@@ -32,6 +32,7 @@ type group struct {
 	parts           map[partID]*partition
 	membership      membership
 	freeSince       map[partID]time.Time    // partitions that were free at the last look
+	atWork          map[*task]struct{}      // whose handlers run
 	carrying        map[*partition]struct{} // partitions that were passed on, while steps of them run here
 	births          int64                   // partitions taken so far
 	ready           fair.Queue[*lane]       // lanes whose first task may run
@@ -116,8 +117,8 @@ func newGroup(e *Engine, spec Agent) *group {
 	setDefault(&l.GapWait, 15*time.Minute)
 	setDefault(&spec.OnDead, Park)
 	return &group{eng: e, spec: spec, log: e.log.With("agent", spec.Name), parts: map[partID]*partition{},
-		carrying: map[*partition]struct{}{},
-		topics:   map[string]broker.Topic{}, room: make(chan struct{}, 1), changed: make(chan struct{}), covers: make(chan struct{})}
+		carrying: map[*partition]struct{}{}, atWork: map[*task]struct{}{},
+		topics: map[string]broker.Topic{}, room: make(chan struct{}, 1), changed: make(chan struct{}), covers: make(chan struct{})}
 }
 
 // targets are the topics that the agent's outbox may name.

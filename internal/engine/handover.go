@@ -135,6 +135,11 @@ func (g *group) handed(p *partition, passed bool, to string, carried int) {
 		}
 		g.log.Info("partition passed on", "topic", p.id.topic, "partition", p.id.partition, "epoch", p.fence.Epoch, "to", to, "carried", carried)
 		g.notice(NoticeLease, p, p.next, "", text)
+		what := "left"
+		if to != "" || carried > 0 {
+			what = "passed"
+		}
+		g.moved(p, what, to, carried)
 	} else {
 		g.dropLocked(p)
 	}

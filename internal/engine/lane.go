@@ -27,13 +27,14 @@ type task struct {
 	attempt     int // runs
 	failures    int // of them, those that count against the limit
 	firstFailed time.Time
-	started     time.Time // of the running attempt; zero: not running
-	charged     bool      // its weight is on the group's budget
-	resting     bool      // waits for its next attempt
-	cancel      func()    // ends the running attempt of a backlog row
-	uses        []string  // what the last run of the handler said that it depends on
-	ran         bool      // the last attempt was a run of the handler
-	aside       bool      // on its way into the backlog, without having been in its aggregate's lane
+	started     time.Time    // of the running attempt; zero: not running
+	charged     bool         // its weight is on the group's budget
+	resting     bool         // waits for its next attempt
+	haunts      []*partition // whose lane of this name waits for this handler to return
+	cancel      func()       // ends the running attempt of a backlog row
+	uses        []string     // what the last run of the handler said that it depends on
+	ran         bool         // the last attempt was a run of the handler
+	aside       bool         // on its way into the backlog, without having been in its aggregate's lane
 	row         *ledger.Wait
 }
 
@@ -137,6 +138,7 @@ func (g *group) begun(l *lane) *task {
 	t := l.queue[0]
 	l.busy = true
 	g.running++
+	g.atWork[t] = struct{}{}
 	t.attempt++
 	t.started, t.parked, t.charged = time.Now(), t.parkedBehind(), true
 	if t.weight > g.spec.Limits.Bytes/4 {
@@ -151,6 +153,8 @@ func (g *group) begun(l *lane) *task {
 // another attempt: what a handler has collected is in memory until it is committed. g.mu is held.
 func (g *group) rested(t *task) {
 	t.started = time.Time{}
+	delete(g.atWork, t)
+	g.gone(t)
 	g.running--
 	if g.running == 0 {
 		g.announce()

@@ -21,6 +21,10 @@ func (e *Engine) keepLeases(ctx context.Context) {
 	for round := 0; ; round++ {
 		began := time.Now()
 		if err := bounded(ctx, e.opts.LeaseTime, e.renew); err == nil {
+			if quiet := began.Sub(renewed); quiet > e.opts.LeaseTime {
+				e.wasQuiet(quiet, int(e.lost.Load()), renewed)
+			}
+			e.lost.Store(0)
 			renewed = began
 			// Whatever else there is to do has until the next heartbeat is due.
 			_ = bounded(ctx, every, func(ctx context.Context) error {
@@ -97,7 +101,7 @@ func (e *Engine) renew(ctx context.Context) error {
 		mine[f.Key] = f.Epoch
 	}
 	for _, g := range e.groups {
-		g.keepOnly(mine)
+		e.lost.Add(int32(g.keepOnly(mine)))
 	}
 	for _, s := range e.sources {
 		s.keepOnly(mine)
@@ -175,7 +179,7 @@ func (e *Engine) disown(ctx context.Context, leases []ledger.Lease) {
 
 func (e *Engine) loseAll() {
 	for _, g := range e.groups {
-		g.keepOnly(nil)
+		e.lost.Add(int32(g.keepOnly(nil)))
 		g.dropCarried()
 	}
 	for _, s := range e.sources {
@@ -205,16 +209,6 @@ func (e *Engine) report(ctx context.Context) {
 			continue
 		}
 		g.reported(next)
-	}
-}
-
-// watch tells of handlers that run on after their time is up.
-func (e *Engine) watch() {
-	for _, g := range e.groups {
-		_, oldest := g.load()
-		if over := time.Since(oldest) - g.spec.Limits.Timeout; !oldest.IsZero() && over > 30*time.Second {
-			g.log.Error("a handler ignores its cancellation; its aggregate stands still until it returns", "over", over.Round(time.Second))
-		}
 	}
 }
 

@@ -40,6 +40,8 @@ const (
 	NoticeStall     NoticeKind = "stall"     // commits or publishing can't go on for now
 	NoticeFailed    NoticeKind = "failed"    // an agent stopped for good
 	NoticeCircuit   NoticeKind = "circuit"   // something that steps depend on is down, or back
+	NoticeQuiet     NoticeKind = "quiet"     // this worker gave no heartbeat for longer than its leases last
+	NoticeStuck     NoticeKind = "stuck"     // a handler ignores its cancellation, and the worker ends
 	NoticeLost      NoticeKind = "lost"      // records were no longer in the log when they were to be read
 	NoticeTopic     NoticeKind = "topic"     // a topic has grown, is missing, or was created anew
 	NoticeMisrouted NoticeKind = "misrouted" // records stand where their keys don't lead: a producer's partitioner differs, or the topic has grown

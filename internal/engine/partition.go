@@ -73,6 +73,7 @@ func (g *group) begin(ctx context.Context, topic broker.Topic, id partID, lease 
 	p.ctx, p.lose = context.WithCancel(context.Background())
 	g.eng.relay.adopt(lease.Fence, lease.Seq)
 	g.mu.Lock()
+	g.haunt(p)
 	g.births++
 	p.born = g.births
 	g.parts[id] = p
@@ -86,19 +87,22 @@ func (g *group) begin(ctx context.Context, topic broker.Topic, id partID, lease 
 	g.eng.opts.Meter.LeaseTaken(g.spec.Name)
 	g.log.Debug("partition taken", "topic", id.topic, "partition", id.partition, "epoch", lease.Epoch, "next", lease.Next)
 	g.notice(NoticeLease, p, lease.Next, "", "taken")
+	g.moved(p, "taken", "", len(lease.Carried))
 	return p, nil
 }
 
 // keepOnly drops partitions whose lease isn't among those held.
-func (g *group) keepOnly(held map[ledger.Key]int64) {
+func (g *group) keepOnly(held map[ledger.Key]int64) (lost int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, p := range g.parts {
 		if epoch, ok := held[p.fence.Key]; (!ok || epoch != p.fence.Epoch) && !p.handing {
 			g.dropLocked(p)
+			lost++
 		}
 	}
 	g.keepEstates(held)
+	return lost
 }
 
 func (g *group) drop(p *partition) {
@@ -117,6 +121,7 @@ func (g *group) dropLocked(p *partition) {
 	g.forgetPart(p)
 	g.log.Info("partition left", "topic", p.id.topic, "partition", p.id.partition, "epoch", p.fence.Epoch)
 	g.notice(NoticeLease, p, p.next, "", "left")
+	g.moved(p, "lost", "", 0)
 }
 
 // forgetPart takes a partition off those that this worker owns. g.mu is held.

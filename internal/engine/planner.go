@@ -19,7 +19,8 @@ type planner struct {
 	fence   ledger.Fence // Epoch 0: not held
 	members string       // the workers, as last seen
 	since   time.Time    // when they changed
-	wants   map[ledger.Key]want
+	wants   map[ledger.Key]string
+	unmet   map[ledger.Key]time.Time // since when what's wanted isn't so
 	weights map[ledger.Key]int64
 	counted map[ledger.Key]int64 // records delivered, when the weights were taken
 	weighed time.Time
@@ -56,7 +57,10 @@ func (e *Engine) planning(ctx context.Context, v *view) {
 			return
 		}
 		v.planner = e.opts.Worker
-		e.planner = planner{fence: lease.Fence, wants: maps.Clone(v.plan), refused: map[refusal]time.Time{}}
+		e.planner = planner{fence: lease.Fence, wants: map[ledger.Key]string{}, unmet: map[ledger.Key]time.Time{}, refused: map[refusal]time.Time{}}
+		for key, w := range v.plan {
+			e.planner.wants[key] = w.worker
+		}
 	}
 	if err := e.planner.plan(ctx, e, v); err != nil && ctx.Err() == nil {
 		e.log.Warn("the plan can't be written", "error", err)
@@ -76,6 +80,7 @@ func (p *planner) plan(ctx context.Context, e *Engine, v *view) error {
 	slices.Sort(ids)
 	if members := strings.Join(ids, "\x00"); members != p.members {
 		p.members, p.since = members, v.at
+		clear(p.unmet)
 		return nil
 	}
 	if v.at.Sub(p.since) < e.opts.LeaseTime/4 {
@@ -87,18 +92,14 @@ func (p *planner) plan(ctx context.Context, e *Engine, v *view) error {
 	for i, w := range v.workers {
 		workers[i] = plan.Worker{ID: w.ID, Pool: w.Pool, Capacity: int64(w.Steps)}
 	}
-	wants := make(map[ledger.Key]want, len(keys))
+	wants := make(map[ledger.Key]string, len(keys))
 	changed := len(keys) != len(v.plan)
 	var list []ledger.Want
 	for i, w := range plan.Assign(partitions, workers) {
 		if w == "" {
 			continue
 		}
-		known := p.wants[keys[i]]
-		if known.worker != w {
-			known = want{w, v.at}
-		}
-		wants[keys[i]] = known
+		wants[keys[i]] = w
 		changed = changed || v.plan[keys[i]].worker != w
 		list = append(list, ledger.Want{Key: keys[i], Worker: w})
 	}
@@ -131,16 +132,11 @@ func (p *planner) partitions(e *Engine, v *view) (all []plan.Partition, keys []l
 		for _, t := range topics {
 			for n := range t.Partitions {
 				key := ledger.Key{Group: g.spec.Name, TopicID: t.ID, Partition: n}
-				l, w := leases[key], p.wants[key]
-				owner := w.worker
-				if owner == "" && l.Held {
+				owner := p.wants[key]
+				if l := leases[key]; l.Held && (owner == "" || p.refuses(key, l.Owner, v.at, 2*e.opts.LeaseTime+planKnown)) {
 					owner = l.Owner
-				}
-				if w.worker != "" && (!l.Held || l.Owner != w.worker) && v.at.Sub(w.since) > 2*e.opts.LeaseTime+planKnown {
-					p.refused[refusal{key.Group, w.worker}] = v.at
-					if owner = ""; l.Held {
-						owner = l.Owner
-					}
+				} else if !l.Held && owner != "" && p.refuses(key, "", v.at, 2*e.opts.LeaseTime+planKnown) {
+					owner = ""
 				}
 				keys = append(keys, key)
 				all = append(all, plan.Partition{ID: fmt.Sprintf("%s/%s/%06d", key.Group, t.Name, n), Group: key.Group, Pool: g.spec.Pool,
@@ -156,6 +152,26 @@ func (p *planner) partitions(e *Engine, v *view) (all []plan.Partition, keys []l
 		}
 	}
 	return all, keys
+}
+
+// refuses tells whether the worker that a partition is wanted for hasn't come for it in some time, and notes it.
+func (p *planner) refuses(key ledger.Key, owner string, now time.Time, patience time.Duration) bool {
+	w := p.wants[key]
+	if w == owner {
+		delete(p.unmet, key)
+		return false
+	}
+	since, ok := p.unmet[key]
+	if !ok {
+		p.unmet[key] = now
+		return false
+	}
+	if now.Sub(since) <= patience {
+		return false
+	}
+	p.refused[refusal{key.Group, w}] = now
+	delete(p.unmet, key)
+	return true
 }
 
 // weigh takes a partition's weight from the records that it had since it was last weighed, beside those of its agent's

@@ -51,6 +51,7 @@ func (g *group) fenced(t *task, s *ledger.Step) {
 	}
 	g.eng.opts.Meter.Fenced(g.spec.Name)
 	g.log.Warn("fenced: the partition has another owner; the step is dropped", "at", t.record.Position)
+	g.stepEvent(TypeStepFenced, t, 0, s)
 	g.dropLocked(t.lane.p)
 	g.abandon(t)
 }

@@ -149,6 +149,7 @@ func (g *group) handle(t *task) (*ledger.Step, error) {
 	}
 	if err != nil {
 		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil && p.ctx.Err() == nil {
+			g.stepEvent(TypeStepTimedOut, t, time.Since(began), nil)
 			err = fmt.Errorf("handler ran over its limit of %s: %w", g.spec.Limits.Timeout, err)
 		}
 		return nil, err
