@@ -9,8 +9,12 @@
 //
 // group.go reads and admits, lane.go queues, work.go runs handlers, commit.go
 // commits, settle.go acts on the results, relay.go publishes. Beside the path:
-// lease.go keeps what this worker owns, share.go decides what that is to be,
-// partition.go takes and drops partitions, handover.go gives them up in order,
+// lease.go keeps what this worker owns, view.go is what it sees of the others,
+// share.go decides what it takes and gives up, planner.go plans for all workers,
+// member.go goes by a Kafka group instead, partition.go takes and drops
+// partitions, handover.go gives them up in order, carried.go waits for what their
+// last owner still carries, quiet.go deals with workers and handlers that aren't
+// heard of, journal.go tells what happened,
 // backlog.go lets what waits go on, quota.go bounds it, hot.go sends what a hot
 // aggregate has too much of there, circuit.go pauses while something is down,
 // pause.go and look.go act on what people decide, trouble.go deals with partitions

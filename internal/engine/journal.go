@@ -32,7 +32,7 @@ const (
 type QuietData struct {
 	Worker string `json:"worker"`
 	Quiet  int64  `json:"quiet_ms"` // since its last heartbeat
-	Lost   int    `json:"lost"`     // partitions and sources that others may have by now
+	Lost   int    `json:"lost"`     // partitions that it had and that others have, or may have, by now
 }
 
 // LeaseData is the data of a LeaseMovedEvent.

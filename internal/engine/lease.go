@@ -101,7 +101,7 @@ func (e *Engine) renew(ctx context.Context) error {
 		mine[f.Key] = f.Epoch
 	}
 	for _, g := range e.groups {
-		e.lost.Add(int32(g.keepOnly(mine)))
+		g.keepOnly(mine)
 	}
 	for _, s := range e.sources {
 		s.keepOnly(mine)
@@ -179,7 +179,7 @@ func (e *Engine) disown(ctx context.Context, leases []ledger.Lease) {
 
 func (e *Engine) loseAll() {
 	for _, g := range e.groups {
-		e.lost.Add(int32(g.keepOnly(nil)))
+		g.keepOnly(nil)
 		g.dropCarried()
 	}
 	for _, s := range e.sources {

@@ -92,17 +92,15 @@ func (g *group) begin(ctx context.Context, topic broker.Topic, id partID, lease 
 }
 
 // keepOnly drops partitions whose lease isn't among those held.
-func (g *group) keepOnly(held map[ledger.Key]int64) (lost int) {
+func (g *group) keepOnly(held map[ledger.Key]int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, p := range g.parts {
 		if epoch, ok := held[p.fence.Key]; (!ok || epoch != p.fence.Epoch) && !p.handing {
 			g.dropLocked(p)
-			lost++
 		}
 	}
 	g.keepEstates(held)
-	return lost
 }
 
 func (g *group) drop(p *partition) {
@@ -119,6 +117,7 @@ func (g *group) dropLocked(p *partition) {
 	}
 	p.lose()
 	g.forgetPart(p)
+	g.eng.lost.Add(1)
 	g.log.Info("partition left", "topic", p.id.topic, "partition", p.id.partition, "epoch", p.fence.Epoch)
 	g.notice(NoticeLease, p, p.next, "", "left")
 	g.moved(p, "lost", "", 0)

@@ -17,6 +17,7 @@ import (
 // neither plans nor reads a plan. Only the goroutine of keepLeases touches it.
 type planner struct {
 	fence   ledger.Fence // Epoch 0: not held
+	at      time.Time    // of the last plan
 	members string       // the workers, as last seen
 	since   time.Time    // when they changed
 	wants   map[ledger.Key]string
@@ -32,6 +33,7 @@ type refusal struct{ group, worker string }
 
 const (
 	weighEvery = 30 * time.Second // weights change no more often, and so what is moved for their sake
+	comeWithin = 20 * time.Second // how long a worker has at least to come for what is wanted for it
 	refuseFor  = time.Minute
 	// typical is the weight of a partition that has no more to do than others of its agent.
 	typical = 1000
@@ -78,6 +80,10 @@ func (p *planner) plan(ctx context.Context, e *Engine, v *view) error {
 		ids = append(ids, w.ID)
 	}
 	slices.Sort(ids)
+	if v.at.Sub(p.at) > e.opts.LeaseTime { // it was held up, and so may others have been
+		clear(p.unmet)
+	}
+	p.at = v.at
 	if members := strings.Join(ids, "\x00"); members != p.members {
 		p.members, p.since = members, v.at
 		clear(p.unmet)
@@ -121,6 +127,7 @@ func (p *planner) partitions(e *Engine, v *view) (all []plan.Partition, keys []l
 	for _, l := range v.leases {
 		leases[l.Key] = l
 	}
+	patience := max(2*e.opts.LeaseTime, comeWithin)
 	maps.DeleteFunc(p.refused, func(_ refusal, at time.Time) bool { return v.at.Sub(at) > refuseFor })
 	for _, g := range e.groups {
 		g.mu.Lock()
@@ -133,9 +140,9 @@ func (p *planner) partitions(e *Engine, v *view) (all []plan.Partition, keys []l
 			for n := range t.Partitions {
 				key := ledger.Key{Group: g.spec.Name, TopicID: t.ID, Partition: n}
 				owner := p.wants[key]
-				if l := leases[key]; l.Held && (owner == "" || p.refuses(key, l.Owner, v.at, 2*e.opts.LeaseTime+planKnown)) {
+				if l := leases[key]; l.Held && (owner == "" || p.refuses(key, l.Owner, v.at, patience)) {
 					owner = l.Owner
-				} else if !l.Held && owner != "" && p.refuses(key, "", v.at, 2*e.opts.LeaseTime+planKnown) {
+				} else if !l.Held && owner != "" && p.refuses(key, "", v.at, patience) {
 					owner = ""
 				}
 				keys = append(keys, key)

@@ -9,7 +9,7 @@ import (
 // out of reach. What others have taken meanwhile is dropped by then; its steps commit nothing, and the leases that this
 // worker works under from here on are new ones.
 func (e *Engine) wasQuiet(quiet time.Duration, lost int, since time.Time) {
-	text := fmt.Sprintf("worker %s was quiet for %s, longer than its leases last: %d of them are lost, and what was begun under those isn't committed",
+	text := fmt.Sprintf("worker %s was quiet for %s, longer than its leases last: it has lost %d partitions, and what was begun in those isn't committed",
 		e.opts.Worker, quiet.Round(time.Millisecond), lost)
 	e.log.Warn(text)
 	e.opts.Notify(Notice{Time: time.Now(), Kind: NoticeQuiet, Text: text})
