@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -134,7 +135,7 @@ func TestDlqCommands(t *testing.T) {
 				t.Errorf("none: %s", text)
 			}
 			place := jsonLines[letters.Letter](t, s.do(0, "dlq", "list", "--json", "--aggregate", "c"))[0]
-			record := place.Topic + "/" + string(rune('0'+place.Partition)) + "@" + string(rune('0'+place.Offset))
+			record := fmt.Sprintf("%s/%d@%d", place.Topic, place.Partition, place.Offset)
 			if text := s.do(0, "dlq", "show", record); !strings.Contains(text, "no good") || !strings.Contains(text, "<&>") {
 				t.Errorf("show: %s", text)
 			}
