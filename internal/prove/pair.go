@@ -84,9 +84,12 @@ func (g pairGround) close() error {
 	return g.ledger.Close()
 }
 
+// shortestSession is the least time that brokers wait for a member as they come (group.min.session.timeout.ms).
+const shortestSession = 6 * time.Second
+
 // openPair connects to both servers.
 func openPair(ctx context.Context, p *Pair, name string) (pairGround, error) {
-	b, err := kafka.Open(ctx, kafka.Options{Seeds: p.Brokers, ClientID: name})
+	b, err := kafka.Open(ctx, kafka.Options{Seeds: p.Brokers, ClientID: name, Group: kafka.Group{Session: max(p.LeaseTime, shortestSession)}})
 	if err != nil {
 		return pairGround{}, err
 	}

@@ -40,7 +40,7 @@ func (w Worker) Run(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, g.close()) }()
 	agents := &proofAgents{seed: w.Seed, names: namesOf(w.ID), read: g.ledger.Read}
 	e, err := engine.New(engine.Options{Swarm: "proof-" + w.ID, Worker: w.Name, Ledger: notes.wrap(w.Name, g.ledger), Broker: g.broker,
-		Logger: w.Logger, LeaseTime: w.LeaseTime}, agents.all(), nil)
+		Logger: w.Logger, LeaseTime: w.LeaseTime, Membership: engine.Membership(w.Membership)}, agents.all(), nil)
 	if err != nil {
 		return err
 	}

@@ -17,7 +17,7 @@ import (
 func TestPairIsClean(t *testing.T) {
 	t.Parallel()
 	brokers, dsn := given.Kafka(t), given.Postgres(t)
-	for _, membership := range []string{"leases"} {
+	for _, membership := range []string{"leases", "kafka"} {
 		t.Run(membership, func(t *testing.T) {
 			t.Parallel()
 			const events = 6000
