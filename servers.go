@@ -89,6 +89,16 @@ func LeaseTime(d time.Duration) Option { return func(c *app.Config) { c.LeaseTim
 // Drain is how long Stop lets running steps go on; the default is 10 seconds.
 func Drain(d time.Duration) Option { return func(c *app.Config) { c.Drain = d } }
 
+// StuckAfter is how long a handler may ignore that its context has ended until this process's part of the swarm ends with
+// an error, so that other processes can go on; the default is 2 minutes.
+func StuckAfter(d time.Duration) Option { return func(c *app.Config) { c.StuckAfter = d } }
+
+// Journal names a topic that gets events about what happens to processes, leases and steps; docs/journal.md lists them.
+// It's made where it doesn't exist. The default is none.
+func Journal(topic string) Option {
+	return func(c *app.Config) { c.Journal, c.JournalAsked = topic, topic != "" }
+}
+
 // AcceptRisk accepts, by name, what Start would refuse since it can lose data; swarmlog doctor names it.
 func AcceptRisk(names ...string) Option {
 	return func(c *app.Config) { c.AcceptRisk = append(c.AcceptRisk, names...) }

@@ -79,6 +79,11 @@ type Config struct {
 	Drain     time.Duration // default: the engine's
 	// Membership is how workers come to their partitions; default: the engine's.
 	Membership engine.Membership
+	StuckAfter time.Duration // default: the engine's
+	// Journal is a topic for events about workers, leases and steps; "": none. It's made where it doesn't exist. Where that
+	// can't be, the start fails with JournalAsked, and otherwise goes on without a journal.
+	Journal      string
+	JournalAsked bool
 	// Wrap puts something between a worker's engine and the ledger: faults, for proofs.
 	Wrap func(worker string, l ledger.Ledger) ledger.Ledger
 }
@@ -150,6 +155,7 @@ func Start(ctx context.Context, c Config) (*App, error) {
 		{"database", a.refuseDatabase},
 		{"ledger", a.openLedger},
 		{"topics", a.createTopics},
+		{"journal", a.createJournal},
 		{"risks", a.refuseRisks},
 		{"dead letters", a.loadLetters},
 		{"servers", a.watchServers},
@@ -189,9 +195,7 @@ func (a *App) runEngines(ctx context.Context) error {
 		if a.config.Wrap != nil {
 			l = a.config.Wrap(worker, l)
 		}
-		e, err := engine.New(engine.Options{Swarm: a.config.Name, Worker: worker, Pool: a.config.Pool, Membership: a.config.Membership, Ledger: l, Broker: a.broker, Inferrer: a.answers, Salts: a.salts,
-			Logger: a.log.With("worker", worker), Meter: a.metrics, Notify: a.noticed, ShowsDead: a.config.ShowsDead, LeaseTime: a.config.LeaseTime, Drain: a.config.Drain},
-			a.config.Agents, a.config.Sources)
+		e, err := engine.New(a.engineOptions(worker, l), a.config.Agents, a.config.Sources)
 		if err != nil {
 			stop()
 			return err
@@ -214,6 +218,13 @@ func (a *App) runEngines(ctx context.Context) error {
 	a.drain = func() { stop(); running.Wait(); <-watching }
 	a.onClose("engine", func(context.Context) error { a.drain(); return nil })
 	return nil
+}
+
+func (a *App) engineOptions(worker string, l ledger.Ledger) engine.Options {
+	c := &a.config
+	return engine.Options{Swarm: c.Name, Worker: worker, Pool: c.Pool, Membership: c.Membership, Ledger: l, Broker: a.broker,
+		Inferrer: a.answers, Salts: a.salts, Logger: a.log.With("worker", worker), Meter: a.metrics, Notify: a.noticed,
+		ShowsDead: c.ShowsDead, LeaseTime: c.LeaseTime, Drain: c.Drain, Journal: c.Journal, StuckAfter: c.StuckAfter}
 }
 
 func (a *App) serve(ctx context.Context) error {

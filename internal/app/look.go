@@ -82,6 +82,9 @@ func (a *App) look(ctx context.Context) (status.Status, error) {
 	s.Documents, s.Pages = totals.documents, totals.pages
 	s.Inference, s.DeadLetters = totals.Inference, totals.dead
 	s.BacklogRows, s.ParkedAggregates = totals.Waiting, totals.Parked
+	for _, e := range a.engines {
+		s.JournalDropped += e.JournalDropped()
+	}
 	counters := map[string]ledger.Counters{}
 	for _, l := range totals.Leases {
 		c := counters[l.Group]

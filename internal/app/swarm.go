@@ -70,6 +70,9 @@ func OnServers(s *config.Swarm, log *slog.Logger) (Config, error) {
 	c.Kafka, c.Postgres, c.Examine, c.AcceptRisk = kafka, postgres, true, s.AcceptRisk
 	c.Worker, c.Pool = s.Worker.WorkerID(drawnEnd()), s.Worker.Pool
 	c.LeaseTime, c.Drain, c.Membership = s.Worker.LeaseTime, s.Worker.Drain, engine.Membership(s.Kafka.Membership)
+	if s.Journal == "" { // several workers, of whom something can be told
+		c.Journal = s.Name + ".journal"
+	}
 	for i := range c.Agents {
 		c.Agents[i].Pool = s.Agent(c.Agents[i].Name).Pool
 	}
@@ -82,8 +85,11 @@ func OnServers(s *config.Swarm, log *slog.Logger) (Config, error) {
 // fromSwarm makes what doesn't depend on where broker and ledger are.
 func fromSwarm(s *config.Swarm, deps agents.Deps) (Config, error) {
 	d := &declared{swarm: s, log: deps.Logger, scans: map[string]agents.Scan{}}
-	c := Config{Name: s.Name, Logger: deps.Logger, Opened: d.opened, Closed: d.closed, Kinds: map[string]string{},
+	c := Config{Name: s.Name, Logger: deps.Logger, StuckAfter: s.Worker.StuckAfter, Opened: d.opened, Closed: d.closed, Kinds: map[string]string{},
 		ModelLine: modelLine(s), Index: Index{Count: count, Search: d.search, Pages: pages, Dead: d.dead, Notes: d.notes}}
+	if s.Journal != config.JournalOff {
+		c.Journal, c.JournalAsked = s.Journal, s.Journal != ""
+	}
 	for _, t := range s.Topics {
 		c.Topics = append(c.Topics, broker.TopicSpec{Name: t.Name, Partitions: t.Partitions, Replicas: t.Replicas, Config: t.Config, Commutative: t.Commutative})
 	}

@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"time"
 
@@ -15,7 +16,8 @@ const (
 	defaultPartitions = 8
 	// deadRetention is how long dead letters are kept where a topic is made for them: long enough for people to come
 	// back to them.
-	deadRetention = 30 * 24 * time.Hour
+	deadRetention    = 30 * 24 * time.Hour
+	journalRetention = 30 * 24 * time.Hour
 )
 
 // createTopics makes the declared topics, those that agents name, and a dead-letter topic for each that is read, with
@@ -46,6 +48,24 @@ func (a *App) createTopics(ctx context.Context) error {
 		}
 	}
 	return a.createMissing(ctx, dead)
+}
+
+// createJournal makes the journal's topic: with one partition, since what happened is read in order and is little.
+func (a *App) createJournal(ctx context.Context) error {
+	if a.config.Journal == "" {
+		return nil
+	}
+	err := a.createMissing(ctx, []broker.TopicSpec{{Name: a.config.Journal, Partitions: 1, Config: map[string]string{
+		"cleanup.policy": "delete", "retention.ms": strconv.FormatInt(journalRetention.Milliseconds(), 10)}}})
+	switch {
+	case err == nil || ctx.Err() != nil:
+		return err
+	case a.config.JournalAsked:
+		return fmt.Errorf("make the journal's topic: %w; make it yourself, or write journal: off", err)
+	}
+	a.log.Warn("nothing is journalled, since the topic can't be made: make it yourself, or write journal: off", "topic", a.config.Journal, "error", err)
+	a.config.Journal = ""
+	return nil
 }
 
 // commutative are the topics whose hot keys are spread.

@@ -152,6 +152,14 @@ func (r *reader) schema(v *node, to *string) {
 	*to = v.text
 }
 
+func (r *reader) journal(v *node, to *string) {
+	if v.kind != scalar || !topicRule.MatchString(v.text) || v.text == "." || v.text == ".." {
+		r.add(v, fmt.Sprintf("journal is %s", v), "write the name of a topic (at most 200 letters, digits, dots, hyphens and underscores), or off")
+		return
+	}
+	*to = v.text
+}
+
 func (r *reader) workerID(v *node, to *string) {
 	if v.kind != scalar || !workerRule.MatchString(v.text) {
 		r.add(v, fmt.Sprintf("id of the worker is %s", v), "write at most 100 letters, digits, dots, hyphens and underscores, beginning with a letter or digit")

@@ -12,6 +12,8 @@ type Settings struct {
 	Kafka    Kafka
 	Postgres Postgres
 	Worker   Worker
+	// Journal is a topic that gets events about workers, leases and steps, or JournalOff; default "": as the run has it.
+	Journal string
 	// AcceptRisk names what would be refused at the start and is accepted here, as swarmlog doctor names it.
 	AcceptRisk []string
 }
@@ -26,6 +28,9 @@ type Kafka struct {
 	// GroupProtocol is what members of Kafka groups speak: classic (default), consumer (KIP-848) or auto.
 	GroupProtocol string
 }
+
+// JournalOff says that nothing is journalled.
+const JournalOff = "off"
 
 // Kinds of membership.
 const (
@@ -103,6 +108,7 @@ type Worker struct {
 	Pool         string // default "": none
 	LeaseTime    time.Duration
 	Drain        time.Duration
+	StuckAfter   time.Duration
 	Listen       string
 	ListenPublic bool
 	LogLevel     string
@@ -220,6 +226,10 @@ var settings = []setting{
 		read: func(r *reader, s *Settings, v *node) {
 			s.Worker.Drain = r.duration(v, "drain", 10*time.Millisecond, time.Hour)
 		}},
+	{key: "worker.stuck_after", env: "SWARMLOG_STUCK_AFTER", normal: "2m", doc: "how long a handler may ignore that its time is up until the worker ends with 1, so that others can go on",
+		read: func(r *reader, s *Settings, v *node) {
+			s.Worker.StuckAfter = r.duration(v, "stuck_after", time.Second, 24*time.Hour)
+		}},
 	{key: "worker.listen", env: "SWARMLOG_LISTEN", flag: "listen", normal: "`127.0.0.1:8080`, or a free port", doc: "address of the live page, the API, health and metrics; `off`: none",
 		read: func(r *reader, s *Settings, v *node) { r.text(v, "listen", &s.Worker.Listen) }},
 	{key: "worker.listen_public", env: "SWARMLOG_LISTEN_PUBLIC", flag: "listen-public", normal: "off", doc: "`on`: the address may be one that others reach; only health and metrics are served there then",
@@ -232,6 +242,8 @@ var settings = []setting{
 		read: func(r *reader, s *Settings, v *node) {
 			r.choice(v, "log_format", &s.Worker.LogFormat, []string{"text", "json"})
 		}},
+	{key: "journal", env: "SWARMLOG_JOURNAL", normal: "the swarm's name and `.journal`; with `swarmlog up` off", doc: "topic for events about workers, leases and steps, or `off`",
+		read: func(r *reader, s *Settings, v *node) { r.journal(v, &s.Journal) }},
 	{key: "accept_risk", env: "SWARMLOG_ACCEPT_RISK", flag: "accept-risk", list: true, normal: "none", doc: "names of what would be refused at the start, as `swarmlog doctor` names it",
 		read: func(r *reader, s *Settings, v *node) { s.AcceptRisk = r.texts(v, "accept_risk") }},
 }

@@ -52,6 +52,7 @@ var (
 	calls          = desc("inference_calls_total", "Requests sent to models, since the ledger began.")
 	reused         = desc("inference_reused_total", "Model answers taken from a record, since the ledger began.")
 	inDoubt        = desc("inference_in_doubt_total", "Requests sent again since an earlier attempt's end is unknown, since the ledger began.")
+	journalDropped = desc("journal_dropped_total", "Events that this process couldn't append to the journal.")
 	brokerBytes    = desc("broker_log_bytes", "Size of the broker's log on disk.")
 	brokerProblems = desc("broker_problems", "Number of things that are wrong with the broker.")
 	ledgerBytes    = desc("ledger_bytes", "Size of the ledger on disk.")
@@ -72,7 +73,7 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{statusUp, runState, documents, pages, remaining, lagRecords, lagSeconds, lanes, laneDepth, parked,
 		backlogRows, deadHeads, stepLimit,
 		outboxRows, outboxAge, oldestStep, leaseEpoch, inFlight, queued, weight, waiting, paused, circuit, stopped, reprocessing,
-		calls, reused, inDoubt, brokerBytes, brokerProblems, ledgerBytes} {
+		calls, reused, inDoubt, journalDropped, brokerBytes, brokerProblems, ledgerBytes} {
 		ch <- d
 	}
 }
@@ -120,6 +121,7 @@ func (out sink) run(s *status.Status) {
 	out.counter(calls, float64(s.Inference.Calls))
 	out.counter(reused, float64(s.Inference.Reused))
 	out.counter(inDoubt, float64(s.Inference.InDoubt))
+	out.counter(journalDropped, float64(s.JournalDropped))
 	out.gauge(brokerBytes, float64(s.Broker.LogBytes))
 	out.gauge(brokerProblems, float64(len(s.Broker.Health)))
 	out.gauge(ledgerBytes, float64(s.Ledger.Bytes))

@@ -63,6 +63,8 @@ type Status struct {
 	BacklogRows      int64 `json:"backlog_rows" doc:"Records that wait in the backlog, the dead ones at the heads of parked aggregates included"`
 	ParkedAggregates int64 `json:"parked_aggregates" doc:"Aggregates that wait behind a dead record, for a person"`
 
+	JournalDropped int64 `json:"journal_dropped" doc:"Events that this process couldn't append to the journal, since it started"`
+
 	Records   ledger.Counters        `json:"records" doc:"Records delivered, by outcome"`
 	Inference ledger.InferenceTotals `json:"inference" doc:"Calls to models"`
 	Model     string                 `json:"model" doc:"The model in use, in one line for people"`
