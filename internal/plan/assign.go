@@ -24,13 +24,14 @@ type Worker struct {
 }
 
 // Slack is the part of the mean load, in percent, by which two workers' loads may differ beyond what a partition's
-// weight explains before one is moved. It keeps small changes of weight from moving anything.
+// weight explains before one is moved. It keeps small changes of weight from moving anything. Partitions that come to
+// no more than that together aren't moved either.
 const Slack = 15
 
 // Assign is the wanted owner of each partition, in the order of the partitions; "" where no worker may own it.
 //
-// An owner that lives and may own a partition keeps it, unless a move brings the heavier loaded of two workers down by
-// more than the slack. Those without such an owner go, heaviest first, to the worker that has the least load then. So
+// An owner that lives and may own a partition keeps it, unless the worker that it would move to stays below the owner's
+// load by more than the slack. Those without such an owner go, heaviest first, to the worker that has the least load then. So
 // what is balanced stays as it is, and no move is made that isn't needed: each takes from a worker what is above the
 // balance.
 func Assign(partitions []Partition, workers []Worker) []string {
@@ -143,9 +144,9 @@ func (a *assignment) before(p, w, other int) bool {
 	return a.groups[w][g] < a.groups[other][g]
 }
 
-// level moves partitions one by one, from the most loaded worker that has one to move, while that lowers the load of
-// the heavier loaded of the two workers by more than the slack. Each move lowers the sum of the loads' squares, so this
-// comes to an end; the bound is for rounding alone.
+// level moves partitions one by one, from the most loaded worker that has one to move, while the other worker's load
+// stays below its own by more than the slack. Each move lowers the heavier load of two workers, so this comes to an end;
+// the bound is for rounding alone.
 func (a *assignment) level() {
 	for range 16 * len(a.partitions) {
 		from := make([]int, len(a.workers))
@@ -160,11 +161,14 @@ func (a *assignment) level() {
 }
 
 // relieve makes the best move away from a worker: the one that lowers the heavier load most, to the least loaded worker,
-// of the group that it has most of. False where no move is worth it.
+// of the group that it has most of. False where no move is worth it. What counts is what all moves come to: a single
+// one of many small partitions lowers a load by next to nothing.
 func (a *assignment) relieve(from int) bool {
 	partition, worker := -1, -1
 	var gain float64
 	var skew int
+	slack := a.mean * Slack / 100
+	fits := a.fitting(from)
 	for _, p := range a.order {
 		if a.owner[p] != from {
 			continue
@@ -174,8 +178,11 @@ func (a *assignment) relieve(from int) bool {
 			if to == from || !a.may(p, to) {
 				continue
 			}
+			if fits[to] <= slack || a.filled(from, 0)-a.filled(to, a.weight(p)) <= slack {
+				continue
+			}
 			lower := a.filled(from, 0) - max(a.filled(to, a.weight(p)), a.filled(from, -a.weight(p)))
-			if lower <= a.mean*Slack/100 || lower < gain {
+			if lower < gain {
 				continue
 			}
 			s := a.groups[from][g] - a.groups[to][g]
@@ -188,4 +195,21 @@ func (a *assignment) relieve(from int) bool {
 		a.give(partition, worker)
 	}
 	return partition >= 0
+}
+
+// fitting is, by worker, what a worker's partitions come to, as part of its own load, that would each leave the other
+// less loaded than it is.
+func (a *assignment) fitting(from int) []float64 {
+	fits := make([]float64, len(a.workers))
+	for p, owner := range a.owner {
+		if owner != from {
+			continue
+		}
+		for to := range a.workers {
+			if to != from && a.may(p, to) && a.filled(to, a.weight(p)) < a.filled(from, 0) {
+				fits[to] += float64(a.weight(p)) / float64(a.capacity(from))
+			}
+		}
+	}
+	return fits
 }

@@ -149,6 +149,32 @@ func TestMovesNoMoreThanNeeded(t *testing.T) {
 	})
 }
 
+// A worker that joins gets its share, however many partitions there are: many of them, each next to nothing beside the
+// whole, are worth as much as a few.
+func TestWorkerThatJoinsGetsItsShare(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		partitions := make([]plan.Partition, rapid.IntRange(1, 300).Draw(t, "partitions"))
+		workers := make([]plan.Worker, rapid.IntRange(2, 6).Draw(t, "workers"))
+		old := rapid.IntRange(1, len(workers)-1).Draw(t, "old")
+		weight, capacity := rapid.Int64Range(1, 1000).Draw(t, "weight"), rapid.Int64Range(1, 300).Draw(t, "capacity")
+		for i := range workers {
+			workers[i] = plan.Worker{ID: fmt.Sprintf("w%d", i), Capacity: capacity}
+		}
+		for i := range partitions {
+			partitions[i] = plan.Partition{ID: fmt.Sprintf("p%03d", i), Group: "g", Owner: workers[i%old].ID, Weight: weight}
+		}
+		load := loads(partitions, plan.Assign(partitions, workers))
+		most, least := int64(0), int64(len(partitions))*weight
+		for _, w := range workers {
+			most, least = max(most, load[w.ID]), min(least, load[w.ID])
+		}
+		slack := float64(len(partitions)) * float64(weight) / float64(len(workers)) * plan.Slack / 100
+		if float64(most-least) > slack+float64(weight)+1e-6 {
+			t.Fatalf("%d partitions of weight %d: %v", len(partitions), weight, load)
+		}
+	})
+}
+
 // Weight counts, not number: one heavy partition is worth many light ones.
 func TestWeightCounts(t *testing.T) {
 	var partitions []plan.Partition
