@@ -241,3 +241,20 @@ func benchmarkSearch(b *testing.B, s *swarm) {
 		s.search("lease epoch")
 	}
 }
+
+// A worker that starts beside others that work locks none of their tables: it would wait for their commits, and they for
+// it, until one of them is refused.
+func TestSetupLocksNothingThatIsThere(t *testing.T) {
+	s := newServedSwarm(t)
+	var locked string
+	s.commit(func(ctx context.Context, tx ledger.Tx) error {
+		if err := setup(ctx, tx); err != nil {
+			return err
+		}
+		return tx.QueryRow(ctx, `SELECT coalesce(string_agg(relation::regclass || ' ' || mode, ', '), '') FROM pg_locks
+			WHERE pid = pg_backend_pid() AND relation::regclass::text LIKE 'doc\_%' AND mode <> 'AccessShareLock'`).Scan(&locked)
+	})
+	if locked != "" {
+		t.Errorf("setting up what is there has locked %s", locked)
+	}
+}

@@ -75,9 +75,19 @@ CREATE TABLE IF NOT EXISTS doc_vector (
 
 type postgresStore struct{ tx ledger.Tx }
 
+// setup makes what isn't there. CREATE INDEX IF NOT EXISTS locks its table against writes even where the index is there,
+// so a worker that starts beside others that work would wait for their commits, and they for it, until one is refused.
 func (s postgresStore) setup(ctx context.Context) error {
 	for statement := range strings.SplitSeq(postgresSchema, ";\n") {
-		if strings.TrimSpace(statement) == "" {
+		name, ok := createdName(statement)
+		if !ok {
+			continue
+		}
+		there := false
+		if err := s.tx.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL`, name).Scan(&there); err != nil {
+			return fmt.Errorf("look for %s: %w", name, err)
+		}
+		if there {
 			continue
 		}
 		if _, err := s.tx.Exec(ctx, statement); err != nil {
@@ -85,6 +95,13 @@ func (s postgresStore) setup(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// createdName is the name of the table or index that a statement CREATE … IF NOT EXISTS makes.
+func createdName(statement string) (string, bool) {
+	_, rest, found := strings.Cut(statement, "IF NOT EXISTS ")
+	name, _, _ := strings.Cut(rest, " ")
+	return name, found
 }
 
 func (s postgresStore) present(ctx context.Context) (there bool, err error) {
