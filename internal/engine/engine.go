@@ -262,9 +262,7 @@ func (e *Engine) drain(ctx context.Context) {
 	}
 	e.draining.Store(true)
 	if e.others.Load() > 0 { // they take what this worker gives up only once they see that it's no longer one to share with
-		if err := e.renew(ctx); err != nil {
-			e.log.Warn("others can't be told that this worker ends", "error", err)
-		}
+		e.announceEnd(ctx)
 	}
 	var handing sync.WaitGroup
 	for _, g := range e.groups {
@@ -287,6 +285,17 @@ func (e *Engine) drain(ctx context.Context) {
 	e.relay.flush(ctx)
 	e.relay.halt()
 	e.commits.flush(ctx)
+}
+
+// announceEnd tells the others that this worker ends, and goes on until they look for what it's about to give up.
+func (e *Engine) announceEnd(ctx context.Context) {
+	if err := e.renew(ctx); err != nil {
+		e.log.Warn("others can't be told that this worker ends", "error", err)
+		return
+	}
+	if e.opts.Membership == MembershipLeases {
+		sleep(ctx, min(planKnown, e.opts.Drain/4))
+	}
 }
 
 func (e *Engine) giveBack(ctx context.Context) error {

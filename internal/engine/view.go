@@ -12,7 +12,7 @@ import (
 // How often a worker that isn't alone looks at the leases between its heartbeats. A worker that is alone doesn't look.
 const (
 	lookPace     = 250 * time.Millisecond
-	lookSoon     = 50 * time.Millisecond // while the plan has just given it something that isn't here yet
+	lookSoon     = 50 * time.Millisecond // while the plan has just given it something that isn't here yet, and while a worker ends
 	soonFor      = 4 * time.Second
 	planPace     = time.Second         // how old what is known of workers and plan may be
 	planKnown    = planPace + lookPace // how long a want is known before it's acted on: by then its new worker knows too
@@ -33,6 +33,7 @@ type view struct {
 	asked   time.Time       // when workers and plan were
 	plan    map[ledger.Key]want
 	planner string // the live worker that plans, or ""
+	ending  bool   // a worker is about to give up all that it has
 	soon    time.Time
 }
 
@@ -71,7 +72,11 @@ func (e *Engine) ask(ctx context.Context, v *view) error {
 	if err != nil {
 		return err
 	}
+	all := len(workers)
 	v.workers = slices.DeleteFunc(workers, func(w ledger.Worker) bool { return w.Steps < 0 })
+	if v.ending = len(v.workers) < all; v.ending {
+		v.soon = v.at.Add(soonFor)
+	}
 	if !slices.ContainsFunc(workers, func(w ledger.Worker) bool { return w.ID == e.opts.Worker }) {
 		v.workers = append(v.workers, ledger.Worker{ID: e.opts.Worker, Pool: e.opts.Pool}) // so late with its heartbeat
 	}
@@ -102,11 +107,14 @@ func (e *Engine) ask(ctx context.Context, v *view) error {
 // pace is how long until the next look; 0: there's nothing to look for before the next heartbeat.
 func (e *Engine) pace() time.Duration {
 	v := e.seen.Load()
-	if e.others.Load() == 0 || v == nil {
+	if v == nil || e.others.Load() == 0 && !v.ending {
 		return 0
 	}
 	if time.Now().After(v.soon) {
 		return lookPace
+	}
+	if v.ending {
+		return lookSoon
 	}
 	held := map[ledger.Key]bool{}
 	for _, g := range e.groups {
