@@ -97,6 +97,7 @@ type partition struct {
 	flying    map[string]int // records on their way into the backlog, by aggregate
 	dead      bool           // a record of it has died, at any time
 
+	fenced  bool             // a step of it was refused since it has another owner
 	handing bool             // its lease is just being passed on
 	passed  bool             // its lease was passed on, and what still runs of it is carried
 	after   []func()         // what waits until its lease is passed

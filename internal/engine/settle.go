@@ -50,7 +50,11 @@ func (g *group) fenced(t *task, s *ledger.Step) {
 		return
 	}
 	g.eng.opts.Meter.Fenced(g.spec.Name)
-	g.log.Warn("fenced: the partition has another owner; the step is dropped", "at", t.record.Position)
+	level := slog.LevelDebug // once for a partition is enough for people
+	if p := t.lane.p; !p.fenced {
+		p.fenced, level = true, slog.LevelWarn
+	}
+	g.log.Log(context.Background(), level, "fenced: the partition has another owner, and what was begun here is dropped", "at", t.record.Position)
 	g.stepEvent(TypeStepFenced, t, 0, s)
 	g.dropLocked(t.lane.p)
 	g.abandon(t)
