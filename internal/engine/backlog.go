@@ -38,19 +38,19 @@ const (
 
 // drive is an aggregate whose backlog goes on. group.mu guards it.
 type drive struct {
-	p        *partition
-	key      string
-	limit    int              // rows of the next page
-	rows     int              // of the last page, in the lane and not settled
-	begun    bool             // it's among the first drivesAtOnce
-	underway bool             // a page of it was queued
-	reading  bool             // a page is being read
-	grown    bool             // rows were added since the last page was asked for
-	hot      bool             // records that were queued before it began are handled in its lane
-	closing  bool             // nothing was left that may go on
-	kept     []*task          // what arrived since then
-	last     map[string]int64 // the place in its history of the last event that is settled, by source
-	barred   map[string]int64 // the lowest place that was found to be too early
+	p       *partition
+	key     string
+	limit   int              // rows of the next page
+	rows    int              // of the last page, in the lane and not settled
+	begun   bool             // it's among the first drivesAtOnce
+	early   bool             // the rows of the last page are further on than what was read of the log
+	reading bool             // a page is being read
+	grown   bool             // rows were added since the last page was asked for
+	hot     bool             // records that were queued before it began are handled in its lane
+	closing bool             // nothing was left that may go on
+	kept    []*task          // what arrived since then
+	last    map[string]int64 // the place in its history of the last event that is settled, by source
+	barred  map[string]int64 // the lowest place that was found to be too early
 }
 
 // goesOn tells whether an aggregate that is parked for a reason may go on at once.
@@ -102,7 +102,7 @@ func (g *group) readOn(d *drive) {
 	if !d.begun || d.reading || d.rows > 0 || g.closed || p.leaving || g.parts[p.id] != p {
 		return
 	}
-	d.reading, d.grown = true, false
+	d.reading, d.grown, d.early = true, false, false
 	limit := d.limit
 	g.eng.goDo(func() {
 		rows, err := g.readBacklog(p, d.key, limit)
@@ -153,16 +153,17 @@ func (g *group) arrived(d *drive, rows []*task, err error) {
 		}
 		return // the partition is lost, or about to be
 	}
-	if !d.inTurn(rows) {
+	turn := d.inTurn(rows)
+	if d.early = len(turn) < len(rows); d.early && len(turn) == 0 {
 		return
 	}
 	d.measure(rows)
-	page := d.eligible(rows)
+	page := d.eligible(turn)
 	if len(page) == 0 {
 		g.exhausted(d, rows)
 		return
 	}
-	d.rows, d.closing, d.underway = len(page), false, true
+	d.rows, d.closing = len(page), false
 	g.releaseKept(d)
 	for _, t := range page {
 		g.account(p, t)
@@ -230,7 +231,7 @@ func (g *group) exhausted(d *drive, rows []*task) {
 			g.readOn(d)
 			return
 		}
-		if d.closing = true; p.flying[d.key] > 0 || p.lanes[d.key] != nil {
+		if d.closing = true; len(p.flying[d.key]) > 0 || p.lanes[d.key] != nil {
 			return // wentOn reads again
 		}
 	}
@@ -276,7 +277,7 @@ func (g *group) standAside(p *partition, key string, t *task, reason string) {
 	}
 	t.lane = &lane{p: p, key: key, queue: []*task{t}, busy: true}
 	t.aside = true
-	p.flying[key]++
+	p.flying.add(key, t.record.Offset)
 	step := g.step(t, ledger.Waiting)
 	step.Wait = g.row(t, reason)
 	if t.seen != nil && t.broken == nil && t.event.Digest() == *t.seen {
@@ -306,9 +307,7 @@ func (t *task) alone() bool {
 func (g *group) wentOn(t *task, s *ledger.Step, r ledger.Result) {
 	p, key := t.lane.p, t.lane.key
 	if t.aside {
-		if p.flying[key]--; p.flying[key] == 0 {
-			delete(p.flying, key)
-		}
+		p.flying.remove(key, t.record.Offset)
 	}
 	stays := r.Outcome == ledger.Waiting || r.Outcome == ledger.Dead && s.Wait != nil && s.Wait.Dead
 	n := s.Event.Sequence

@@ -2,11 +2,13 @@ package engine_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/swarmlog/swarmlog/event"
 	"github.com/swarmlog/swarmlog/internal/engine"
+	"github.com/swarmlog/swarmlog/internal/route"
 	"github.com/swarmlog/swarmlog/ledger"
 )
 
@@ -70,5 +72,49 @@ func TestK6CrowdSurvivesItsOwners(t *testing.T) {
 				t.Errorf("counters: %+v", c)
 			}
 		})
+	}
+}
+
+// A crowded aggregate's owner ends while its first step still runs: the next owner has the records after that step
+// from the log, and later ones from the backlog, and handles them in the order of the log once the step is done.
+func TestCrowdGoesOnAfterACarriedStep(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "a")
+	const n = 4500
+	s := newSlow("0-000000")
+	o := w.options("old")
+	o.Drain = time.Minute
+	_, stop := w.start(o, s.agent("r", "old", "a"))
+	w.publish("a", numbered(1, n)...)
+	w.until("it's crowded", func() bool { return w.totals().Waiting > 500 })
+	next, _ := w.start(w.options("new"), s.agent("r", "new", "a"))
+	w.until("they know of one another", func() bool { return partitions(next) > 0 })
+	stopped := make(chan struct{})
+	go func() { defer close(stopped); stop() }()
+	w.until("the next owner has them", func() bool { return partitions(next) == 4 })
+	beside := 1 // another aggregate of the same partition
+	for route.Partition([]byte(fmt.Sprintf("subject-%d", beside)), 4) != route.Partition([]byte("subject-0"), 4) {
+		beside++
+	}
+	w.publish("a", numbered(beside+1, 1)[beside])
+	w.until("all is read", func() bool { return len(s.ran(fmt.Sprintf("%d-000000", beside))) > 0 })
+	s.letGo("0-000000", nil)
+	<-stopped
+	for part := 1; part <= 4; part++ { // each of these is a commit: with patience
+		w.until("a quarter more is applied", func() bool { return w.counters("r").Applied >= int64(part*n/4) })
+	}
+	w.settle(next)
+	rows := w.rows("r")
+	if len(rows) != n+1 {
+		t.Errorf("%d effects of %d events", len(rows), n+1)
+	}
+	at := 0
+	for _, r := range rows {
+		if r.subject == "subject-0" {
+			if want := fmt.Sprintf("0-%06d", at); r.id != want {
+				t.Fatalf("effect %d is of %s, expected %s", at, r.id, want)
+			}
+			at++
+		}
 	}
 }

@@ -94,8 +94,8 @@ type partition struct {
 	gaps      map[string]*missing
 	clog      *time.Timer
 	drives    map[string]*drive
-	flying    map[string]int // records on their way into the backlog, by aggregate
-	dead      bool           // a record of it has died, at any time
+	flying    flights
+	dead      bool // a record of it has died, at any time
 
 	fenced  bool             // a step of it was refused since it has another owner
 	handing bool             // its lease is just being passed on

@@ -67,7 +67,7 @@ func (g *group) begin(ctx context.Context, topic broker.Topic, id partID, lease 
 	if p.parked == nil {
 		p.parked = map[string]string{}
 	}
-	p.drives, p.flying, p.dead = map[string]*drive{}, map[string]int{}, lease.Counters.Dead > 0
+	p.drives, p.flying, p.dead = map[string]*drive{}, flights{}, lease.Counters.Dead > 0
 	p.waiting, p.gaps = lease.Counters.Waiting, map[string]*missing{}
 	p.block(lease.Carried)
 	p.ctx, p.lose = context.WithCancel(context.Background())

@@ -207,7 +207,7 @@ func (t *task) parkedBehind() string {
 	if t.row != nil {
 		return ""
 	}
-	if d := t.lane.p.drives[t.lane.key]; d != nil && d.hot {
+	if d := t.lane.p.drives[t.lane.key]; d != nil && d.hot && !t.aside { // one that failed to go aside tries that again
 		return ""
 	}
 	reason, _ := t.lane.p.waits(t.lane.key)
