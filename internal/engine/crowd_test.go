@@ -53,14 +53,14 @@ func TestK6CrowdSurvivesItsOwners(t *testing.T) {
 			w.publish("a", numbered(1, n)...)
 			w.until("it's crowded", func() bool { return w.totals().Waiting > 500 })
 			end(frozen, stop)
-			fresh, stopFresh := w.start(w.options("new"), agent)
+			_, stopFresh := w.start(w.options("new"), agent)
 			w.until("the new owner has gone on", func() bool {
 				rows := w.rows("r")
 				return len(rows) > 0 && rows[len(rows)-1].epoch > 1
 			})
 			stopFresh() // and once more, in the middle of the backlog
 			close(slow.over)
-			fresh, _ = w.start(w.options("newer"), agent)
+			fresh, _ := w.start(w.options("newer"), agent)
 			w.publish("a", numberedFrom(1, n, n+100)...)
 			for part := int64(1); part <= 4; part++ { // each of these is a commit: with patience
 				w.until("a quarter more is applied", func() bool { return w.counters("r").Applied >= part*(n+100)/4 })
