@@ -330,3 +330,37 @@ func (l *frozenLedger) Acquire(ctx context.Context, k ledger.Key, topic, owner s
 	}
 	return lease, err
 }
+
+// R1: two members of a Kafka group, and one record whose handler takes longer than a member may be silent, though it isn't:
+// its heartbeats go on. It's handled once and committed, and the group isn't rebalanced over and over.
+func TestR1SlowHandlerInAGroup(t *testing.T) {
+	t.Parallel()
+	everywhere(t, func(t *testing.T, at *place) {
+		var runs atomic.Int64
+		agent := noter("r", "in")
+		handle := agent.Handle
+		agent.Handle = func(ctx context.Context, e event.Event, s *engine.Step) error {
+			runs.Add(1)
+			select {
+			case <-time.After(8 * time.Second): // a session lasts six
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+			return handle(ctx, e, s)
+		}
+		s := start(t, at, one, func(c *app.Config) {
+			c.Workers, c.Membership = 2, engine.MembershipKafka
+			if c.Kafka != nil {
+				c.Kafka.Group.Session = 6 * time.Second
+			}
+		}, agent)
+		s.produce(records("in", 1)...)
+		until(t, "it's committed", func() bool { return s.committed("r", "in", 0) == 1 })
+		if rows := s.rows(); len(rows) != 1 || runs.Load() > 2 {
+			t.Errorf("%d effects after %d runs", len(rows), runs.Load())
+		}
+		if c := s.counters("r"); c != (ledger.Counters{Applied: 1}) {
+			t.Errorf("counters: %+v", c)
+		}
+	})
+}
