@@ -36,6 +36,27 @@ func Handle(name string, h Handler, options ...AgentOption) Agent {
 	return a
 }
 
+// Shadow makes the agents that run a new version of an agent beside it, without effects: what the version would emit is
+// compared with what the agent does emit, and swarmlog agent shadow says how far they agree. Give Agents what it returns
+// and the agent itself. Version reads what the agent reads, and emits to its topics where it names none; the shadow is
+// called as the version is, or NAME.shadow where that's the agent's own name. As another agent's progress its own begins
+// at the log's start.
+//
+// Of a shadow no SQL is run, neither Step.Tx nor Tables, nothing is published and nothing is dead-lettered; so a version
+// whose emissions rest on its own SQL can't be compared. Its model calls are real calls, unless the model's answers are
+// reused: then what it asks as the agent does is answered from the record.
+func Shadow(of, version Agent) ([]Agent, error) {
+	specs, err := engine.Shadow(of.spec, version.spec)
+	if err != nil {
+		return nil, err
+	}
+	beside := make([]Agent, len(specs))
+	for i, s := range specs {
+		beside[i] = Agent{s}
+	}
+	return beside, nil
+}
+
 // AgentOption sets one property of an agent.
 type AgentOption func(*engine.Agent)
 

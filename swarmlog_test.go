@@ -48,3 +48,45 @@ func TestFailedAgentIsTold(t *testing.T) {
 		t.Errorf("Stop of a swarm whose agents are well: %v", err)
 	}
 }
+
+// A new version of an agent runs beside it, and what it does takes no effect.
+func TestShadowTakesNoEffect(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	emits := func(typ string) swarmlog.Handler {
+		return func(_ context.Context, e event.Event, s *swarmlog.Step) error {
+			s.Emit(event.New(typ, e.Subject, nil))
+			return nil
+		}
+	}
+	old := swarmlog.Handle("old", emits("OldEvent"), swarmlog.Reads("orders"), swarmlog.Emits("bills"))
+	beside, err := swarmlog.Shadow(old, swarmlog.Handle("new", emits("NewEvent")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := swarmlog.Shadow(old, swarmlog.Handle("new", nil)); err == nil {
+		t.Error("a version without a handler was taken")
+	}
+	swarm, err := swarmlog.Start(ctx, swarmlog.Agents(old), swarmlog.Agents(beside...), swarmlog.InMemory())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := swarm.Stop(context.Background()); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := swarm.Publish(ctx, "orders", event.New("OrderPlacedEvent", "customer-7", nil)); err != nil {
+		t.Fatal(err)
+	}
+	if err := swarm.Settled(ctx); err != nil {
+		t.Fatal(err)
+	}
+	bills, err := swarm.Messages(ctx, "bills")
+	if err != nil || len(bills) != 1 {
+		t.Fatalf("%d bills, %v", len(bills), err)
+	}
+	if c, err := swarm.Counters(ctx, "new"); err != nil || c.Applied != 1 {
+		t.Errorf("the shadow's counters: %+v, %v", c, err)
+	}
+}

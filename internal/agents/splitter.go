@@ -22,11 +22,12 @@ type splitter struct {
 	deps        Deps
 	maxDocument int64
 	pageChars   int
+	shadow      bool // another agent writes down which documents are split
 	pdf         *pdfReader
 }
 
 func newSplitter(a config.Agent, d Deps) *splitter {
-	return &splitter{deps: d, maxDocument: a.MaxDocument, pageChars: a.PageChars, pdf: newPDFReader(d.Cache, d.Logger)}
+	return &splitter{deps: d, maxDocument: a.MaxDocument, pageChars: a.PageChars, shadow: a.ShadowOf != "", pdf: newPDFReader(d.Cache, d.Logger)}
 }
 
 func (s *splitter) close() { s.pdf.close() }
@@ -77,8 +78,9 @@ func (s *splitter) handle(ctx context.Context, e event.Event, st stepper) error 
 		return fmt.Errorf("look document %s up: %w", d.SHA256, err)
 	}
 	// Events of one document are handled one after the other, each after the commit of the one before: so this is
-	// no race, and a document announced twice is split once.
-	if state == split {
+	// no race, and a document announced twice is split once. A shadow can't tell: what is split was split by the agent that
+	// it runs beside, which may be ahead of it.
+	if state == split && !s.shadow {
 		st.Skip("the document was split already; another file holds a copy of it")
 		return nil
 	}

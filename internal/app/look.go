@@ -177,12 +177,17 @@ func (a *App) lookAgents(now time.Time, counters map[string]ledger.Counters) []s
 	return agents
 }
 
+// kindInternal is what agents are that nobody wrote.
+const kindInternal = "internal"
+
 func (a *App) kind(s engine.AgentStatus) string {
 	switch {
 	case s.Source:
 		return "source"
 	case a.config.Kinds[s.Name] != "":
 		return a.config.Kinds[s.Name]
+	case s.Name == engine.ForwardAgent:
+		return kindInternal
 	default:
 		return "go"
 	}

@@ -74,7 +74,9 @@ func OnServers(s *config.Swarm, log *slog.Logger) (Config, error) {
 		c.Journal = s.Name + ".journal"
 	}
 	for i := range c.Agents {
-		c.Agents[i].Pool = s.Agent(c.Agents[i].Name).Pool
+		if a := s.Agent(c.Agents[i].Name); a != nil { // what compares a shadow runs anywhere
+			c.Agents[i].Pool = a.Pool
+		}
 	}
 	for i := range c.Sources {
 		c.Sources[i].Pool = s.Agent(c.Sources[i].Name).Pool
@@ -94,21 +96,50 @@ func fromSwarm(s *config.Swarm, deps agents.Deps) (Config, error) {
 		c.Topics = append(c.Topics, broker.TopicSpec{Name: t.Name, Partitions: t.Partitions, Replicas: t.Replicas, Config: t.Config, Commutative: t.Commutative})
 	}
 	deps.Read, deps.OnScan = d.read, d.scanned
-	for _, a := range s.Agents {
+	if err := d.build(&c, deps); err != nil {
+		d.closed()
+		return Config{}, err
+	}
+	return c, nil
+}
+
+// build makes the agents, and beside those that have a new version what runs and compares it.
+func (d *declared) build(c *Config, deps agents.Deps) error {
+	byName := map[string]*engine.Agent{}
+	for _, a := range d.swarm.Agents {
 		built, err := agents.Build(a, deps)
 		if err != nil {
-			d.closed()
-			return Config{}, err
+			return err
 		}
 		d.built = append(d.built, built)
 		c.Kinds[a.Name] = "built-in " + string(a.Kind)
-		if built.Source != nil {
+		switch {
+		case built.Source != nil:
 			c.Sources = append(c.Sources, *built.Source)
-		} else {
+			continue
+		case a.ShadowOf == "":
 			c.Agents = append(c.Agents, *built.Agent)
+		default:
+			c.Kinds[a.Name] = fmt.Sprintf("built-in %s, shadow of %s", a.Kind, a.ShadowOf)
+		}
+		byName[a.Name] = built.Agent
+	}
+	for _, a := range d.swarm.Agents {
+		if a.ShadowOf == "" {
+			continue
+		}
+		beside, err := engine.Shadow(*byName[a.ShadowOf], *byName[a.Name])
+		if err != nil {
+			return err
+		}
+		c.Agents = append(c.Agents, beside...)
+		for _, one := range beside {
+			if c.Kinds[one.Name] == "" {
+				c.Kinds[one.Name] = kindInternal
+			}
 		}
 	}
-	return c, nil
+	return nil
 }
 
 // opened makes the tables that people's queries read, and the service that answers model calls.

@@ -78,6 +78,7 @@ func (r *reader) check(s *Swarm) {
 	topics := names(s.Topics, func(t Topic) string { return t.Name })
 	models := names(s.Models, func(m Model) string { return m.Name })
 	pools := names(s.Pools, func(p Pool) string { return p.Name })
+	r.checkShadows(s)
 	for i := range s.Agents {
 		a := &s.Agents[i]
 		spec, ok := kinds[a.Kind]

@@ -63,6 +63,9 @@ type Agent struct {
 	Model  string   // an entry of Models; filled in for kinds that use a model
 	Pool   string   // default "": none, only its own limits bound it
 	Limits Limits
+	// ShadowOf is the agent that this one is a new version of: it runs beside that one without effects, and what it would
+	// emit is compared. It reads what that one reads, and emits to the same topics where it names none.
+	ShadowOf string
 
 	// Of a finder.
 	Input       []string // folders, absolute; relative ones count from the file's folder

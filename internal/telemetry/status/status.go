@@ -82,7 +82,7 @@ const MaxDeadLetters = 100
 // Agent is one agent of the swarm.
 type Agent struct {
 	Name             string          `json:"name"`
-	Kind             string          `json:"kind" doc:"What it is: source, go, or built-in and its kind, such as built-in reader"`
+	Kind             string          `json:"kind" doc:"What it is: source, go, internal, or built-in and its kind, such as built-in reader"`
 	State            AgentState      `json:"state" enum:"running,idle,stopped"`
 	Reason           string          `json:"reason" doc:"Why it is stopped; empty otherwise"`
 	Paused           bool            `json:"paused" doc:"Whether a person has paused it"`
