@@ -40,6 +40,7 @@ import (
 // Config says what to run. Name is required, and so is Data where the broker or the ledger is embedded, unless InMemory.
 type Config struct {
 	Name         string
+	File         string // that it comes from, as commands name it; "": none
 	Data         string // folder of what is embedded
 	InMemory     bool
 	Listen       string // HTTP address; "": none

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -92,7 +93,7 @@ func (a *App) refuseRisks(ctx context.Context) error {
 	for _, g := range a.config.Sources {
 		e.agents = append(e.agents, examinedAgent{name: g.Name, emits: g.Emits})
 	}
-	e.seen.Swarm = doctor.Swarm{File: a.config.Name, RecoveryTime: DefaultRecoveryTime, LeaseTime: a.config.LeaseTime, Drain: a.config.Drain}
+	e.seen.Swarm = doctor.Swarm{File: cmp.Or(a.config.File, "FILE"), RecoveryTime: DefaultRecoveryTime, LeaseTime: a.config.LeaseTime, Drain: a.config.Drain}
 	if err := e.look(ctx); err != nil {
 		return fmt.Errorf("look whether the servers keep what they acknowledge: %w", err)
 	}

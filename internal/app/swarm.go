@@ -87,7 +87,7 @@ func OnServers(s *config.Swarm, log *slog.Logger) (Config, error) {
 // fromSwarm makes what doesn't depend on where broker and ledger are.
 func fromSwarm(s *config.Swarm, deps agents.Deps) (Config, error) {
 	d := &declared{swarm: s, log: deps.Logger, scans: map[string]agents.Scan{}}
-	c := Config{Name: s.Name, Logger: deps.Logger, StuckAfter: s.Worker.StuckAfter, Opened: d.opened, Closed: d.closed, Kinds: map[string]string{},
+	c := Config{Name: s.Name, File: s.File, Logger: deps.Logger, StuckAfter: s.Worker.StuckAfter, Opened: d.opened, Closed: d.closed, Kinds: map[string]string{},
 		ModelLine: modelLine(s), Index: Index{Count: count, Search: d.search, Pages: pages, Dead: d.dead, Notes: d.notes}}
 	if s.Journal != config.JournalOff {
 		c.Journal, c.JournalAsked = s.Journal, s.Journal != ""

@@ -23,7 +23,7 @@ import (
 // Errors that a person can do something about; those that wrap them say what.
 var (
 	ErrNoAgent  = errors.New("no such agent")
-	ErrNoSwarm  = errors.New("the swarm's name isn't known, and its groups in Kafka begin with it")
+	ErrNoSwarm  = errors.New("the swarm's name isn't known, and its groups in Kafka begin with it: give its file with --swarm FILE")
 	ErrRunning  = errors.New("the agent isn't paused")
 	ErrAtWork   = errors.New("the agent is paused and its partitions are still held")
 	ErrNothing  = errors.New("the agent has read nothing that could be rewound")

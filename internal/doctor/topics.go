@@ -335,7 +335,7 @@ func behind(s *Snapshot) []fault {
 				"a log as long as it was", "find out what happened to the topic before a worker starts"})
 		case p.Committed > p.Next:
 			faults = append(faults, fault{object, fmt.Sprintf("the ledger has come to %d, and once reported %d: it went back, by a fail-over or a restored backup", p.Next, p.Committed),
-				"a ledger that knows all it has reported", "swarmlog recover " + s.Swarm.File})
+				"a ledger that knows all it has reported", "swarmlog recover --swarm " + s.Swarm.File})
 		}
 	}
 	return faults

@@ -3,8 +3,11 @@ package engine_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -230,13 +233,16 @@ func (s *stalling) Commit(ctx context.Context, b *ledger.Batch) ([]ledger.Result
 }
 
 // A ledger that doesn't answer at all, heartbeats included, for longer than leases last: the worker lets go of its
-// partitions, and takes them again when the ledger is back.
+// partitions, and takes them again when the ledger is back. Its log has one line about each thing that fails.
 func TestLedgerIsAwayForLongerThanALease(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "a")
 	l := &stalling{Ledger: w.ledger}
 	o := w.options("w")
-	o.Ledger, o.LeaseTime, o.Rand = &silent{stalling: l}, 200*time.Millisecond, soon
+	s := &silent{stalling: l}
+	o.Ledger, o.LeaseTime, o.Rand = s, 200*time.Millisecond, soon
+	log := &said{Handler: slog.DiscardHandler}
+	o.Logger = slog.New(log)
 	e, _ := w.start(o, recorder("r", "a"))
 	events := numbered(10, 40)
 	w.publish("a", events[:200]...)
@@ -244,13 +250,22 @@ func TestLedgerIsAwayForLongerThanALease(t *testing.T) {
 	l.stall(true)
 	w.publish("a", events[200:]...)
 	w.until("the worker let go of its partitions", func() bool { return partitions(e) == 0 })
+	w.until("heartbeats and looks have failed several times", func() bool { return s.beats.Load() > 4 && s.looks.Load() > 4 })
+	for _, what := range []string{"leases can't be renewed", "what people have decided can't be looked up"} {
+		if n := log.times(what); n != 1 {
+			t.Errorf("the log says %d times: %s", n, what)
+		}
+	}
 	l.stall(false)
 	w.settle(e)
 	checkOnce(t, w.rows("r"), 10, 40)
 }
 
 // silent is a ledger that while it's stalled answers nothing that has to do with leases either.
-type silent struct{ *stalling }
+type silent struct {
+	*stalling
+	beats, looks atomic.Int64 // that failed
+}
 
 var errSilent = fmt.Errorf("ledger: no answer")
 
@@ -259,7 +274,50 @@ func (s *silent) Beat(ctx context.Context, worker ledger.Worker, ttl time.Durati
 	stalled := s.stalled
 	s.mu.Unlock()
 	if stalled {
+		s.beats.Add(1)
 		return nil, errSilent
 	}
 	return s.Ledger.Beat(ctx, worker, ttl)
+}
+
+func (s *silent) Controls(ctx context.Context) ([]ledger.Control, error) {
+	s.mu.Lock()
+	stalled := s.stalled
+	s.mu.Unlock()
+	if stalled {
+		s.looks.Add(1)
+		return nil, errSilent
+	}
+	return s.Ledger.Controls(ctx)
+}
+
+// said counts warnings. It takes no attributes over, which are of no interest here.
+type said struct {
+	slog.Handler
+	mu       sync.Mutex
+	warnings []string
+}
+
+func (s *said) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelWarn }
+
+func (s *said) WithAttrs([]slog.Attr) slog.Handler { return s }
+
+func (s *said) WithGroup(string) slog.Handler { return s }
+
+func (s *said) Handle(_ context.Context, r slog.Record) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.warnings = append(s.warnings, r.Message)
+	return nil
+}
+
+func (s *said) times(what string) (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, w := range s.warnings {
+		if strings.HasPrefix(w, what) {
+			n++
+		}
+	}
+	return n
 }

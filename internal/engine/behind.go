@@ -45,7 +45,7 @@ func (g *group) wentBack(ctx context.Context, lease ledger.Lease, end int64) err
 		return nil
 	}
 	return fault.As(fault.Fatal, fmt.Errorf("%w: its next offset of %s/%d is %d, and %d was reported to Kafka once it was committed. "+
-		"Nothing is handled until somebody decides: see what was lost with swarmlog recover, and go on from the ledger as it is with swarmlog recover --yes",
+		"Nothing is handled until somebody decides: see what was lost with swarmlog recover --swarm FILE, and go on from the ledger as it is with --yes besides",
 		ErrWentBack, lease.Topic, lease.Partition, lease.Next, at))
 }
 

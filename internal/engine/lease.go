@@ -18,6 +18,7 @@ func (e *Engine) keepLeases(ctx context.Context) {
 	every := e.opts.LeaseTime / 3
 	renewed := time.Now()
 	reported := time.Now()
+	failing := onset{say: e.log.Warn, more: e.log.Debug}
 	for round := 0; ; round++ {
 		began := time.Now()
 		if err := bounded(ctx, e.opts.LeaseTime, e.renew); err == nil {
@@ -26,6 +27,7 @@ func (e *Engine) keepLeases(ctx context.Context) {
 			}
 			e.lost.Store(0)
 			renewed = began
+			failing.over()
 			// Whatever else there is to do has until the next heartbeat is due.
 			_ = bounded(ctx, every, func(ctx context.Context) error {
 				e.share(ctx, true)
@@ -40,7 +42,7 @@ func (e *Engine) keepLeases(ctx context.Context) {
 				return nil
 			})
 		} else if ctx.Err() == nil {
-			e.log.Warn("leases can't be renewed", "error", err, "since", time.Since(renewed).Round(time.Second))
+			failing.tell("leases can't be renewed; trying again", "error", err, "since", time.Since(renewed).Round(time.Second))
 			if time.Since(renewed) > e.opts.LeaseTime {
 				e.loseAll()
 			}

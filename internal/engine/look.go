@@ -21,9 +21,12 @@ const standingDown = 100 * time.Millisecond
 // watchPeople looks at what people decide until ctx ends: every third of a lease time, and when poked.
 func (e *Engine) watchPeople(ctx context.Context) {
 	every := e.opts.LeaseTime / 3
+	failing := onset{say: e.log.Warn, more: e.log.Debug}
 	for {
-		if err := bounded(ctx, e.opts.LeaseTime, e.Look); err != nil && ctx.Err() == nil {
-			e.log.Warn("what people have decided can't be looked up; trying again", "error", err)
+		if err := bounded(ctx, e.opts.LeaseTime, e.Look); err == nil {
+			failing.over()
+		} else if ctx.Err() == nil {
+			failing.tell("what people have decided can't be looked up; trying again", "error", err)
 		}
 		for _, g := range e.groups {
 			g.watchGaps(ctx)

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/swarmlog/swarmlog/event"
 	"github.com/swarmlog/swarmlog/internal/engine"
@@ -61,5 +62,15 @@ func TestShadowMakesNoLetters(t *testing.T) {
 	}
 	if letters := w.dead("a"); len(letters) != 1 {
 		t.Errorf("%d letters of one record", len(letters))
+	}
+}
+
+// Comparing with an agent that has noted nothing, since it never ran or is no shadow, finds nothing.
+func TestShadowThatNotedNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "a")
+	r, err := engine.ReportShadow(t.Context(), w.ledger, "r", "r.shadow", 1, time.Now())
+	if err != nil || len(r.Counts) != 0 {
+		t.Errorf("report %+v, error %v", r, err)
 	}
 }

@@ -56,6 +56,9 @@ func ReportShadow(ctx context.Context, l ledger.Ledger, primary, shadow string, 
 	if err != nil {
 		return r, err
 	}
+	if err := l.Setup(ctx, setupShadow); err != nil { // nothing may have been noted yet
+		return r, fmt.Errorf("compare %s with %s: %w", shadow, primary, err)
+	}
 	err = l.Read(ctx, func(ctx context.Context, tx ledger.Tx) error {
 		r.Counts, r.Examples = map[Verdict]int64{}, nil
 		rows, err := tx.Query(ctx, `SELECT id, event_source, event_id, read_topic, read_partition, read_offset, subject, type,

@@ -121,3 +121,21 @@ func (g *group) logRange(ctx context.Context, topic broker.Topic, partition int3
 	}
 	return ranges[partition], nil
 }
+
+// onset tells of something that fails again and again: once aloud when it begins, and until it's over in a low voice. An
+// outage of minutes is one line in the log then.
+type onset struct {
+	say, more func(msg string, args ...any)
+	begun     bool
+}
+
+func (o *onset) tell(msg string, args ...any) {
+	if o.begun {
+		o.more(msg, args...)
+		return
+	}
+	o.begun = true
+	o.say(msg, args...)
+}
+
+func (o *onset) over() { o.begun = false }
