@@ -11,6 +11,10 @@ import (
 	"github.com/swarmlog/swarmlog/internal/broker"
 )
 
+// purged is what kgo says of records that were handed over while publisher.forget made it drop their topic, since that
+// was created anew. It has no name for the error.
+const purged = "topic purged while buffered"
+
 // explain adds to an error of the protocol what the callers of broker know it by. The original stays in the chain.
 func explain(err error) error {
 	var lost *kgo.ErrDataLoss
@@ -25,7 +29,7 @@ func explain(err error) error {
 		return fmt.Errorf("%w: %w", broker.ErrTooLarge, err)
 	case errors.Is(err, kerr.UnknownTopicOrPartition):
 		return fmt.Errorf("%w: %w", broker.ErrNoTopic, err)
-	case errors.Is(err, kerr.UnknownTopicID), errors.Is(err, kerr.InconsistentTopicID):
+	case errors.Is(err, kerr.UnknownTopicID), errors.Is(err, kerr.InconsistentTopicID), err.Error() == purged:
 		return fmt.Errorf("%w: %w", broker.ErrTopicGone, err)
 	case errors.Is(err, kerr.OffsetOutOfRange), errors.As(err, &lost):
 		return fmt.Errorf("%w: %w", broker.ErrOutOfRange, err)

@@ -52,8 +52,8 @@ type Options struct {
 	// Uncompressed sends batches as they are: on loopback, compressing costs more than it saves. Default: snappy.
 	Uncompressed bool
 	// MaxWait is how long a broker may hold a fetch for which it has nothing. Default 500 ms. A partition that is
-	// added or resumed while such a fetch is under way, for others, is asked for after it: so this is also how long
-	// that may take.
+	// resumed while such a fetch is under way, for others, is asked for after it: so this is also how long that may take.
+	// One that is added ends such fetches.
 	MaxWait time.Duration
 
 	// Throttled is told how long a broker holds this client back by quota, each time. It may be nil, and must not block.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -46,6 +47,7 @@ type reader struct {
 	polls    uint64                    // polls begun
 	left     map[place]bool            // what kgo was made to forget since the last poll began
 	wake     context.CancelFunc        // ends the wait of the poll under way
+	hurrying bool                      // fetches are about to be ended for what was added
 	closed   bool
 }
 
@@ -88,6 +90,29 @@ func (r *reader) Add(topic broker.Topic, partition int32, offset int64) {
 	}
 	r.assigned[at] = a
 	r.client.AddConsumePartitions(map[string]map[int32]kgo.Offset{topic.Name: {partition: kgo.NewOffset().At(offset)}})
+	if len(r.assigned) > 1 && !r.hurrying {
+		r.hurrying = true
+		time.AfterFunc(addSettles, r.hurry)
+	}
+}
+
+// addSettles is how long kgo has to take up partitions that were added, some of them at a time.
+const addSettles = 25 * time.Millisecond
+
+// hurry ends the fetches that brokers hold for partitions which have nothing, so that what was added since is asked for
+// at once, and not only when they're answered (Options.MaxWait). To remove a partition that isn't there is the one way to
+// have kgo do so that changes nothing else; it costs a connection.
+func (r *reader) hurry() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.hurrying = false
+	if r.closed {
+		return
+	}
+	for at := range r.assigned {
+		r.client.RemoveConsumePartitions(map[string][]int32{at.topic: {-1}})
+		return
+	}
 }
 
 // replace makes kgo drop a topic whose name now belongs to another one; it never takes on a new id by itself. What
