@@ -82,6 +82,9 @@ func (a *App) look(ctx context.Context) (status.Status, error) {
 	s.Documents, s.Pages = totals.documents, totals.pages
 	s.Inference, s.DeadLetters = totals.Inference, totals.dead
 	s.BacklogRows, s.ParkedAggregates = totals.Waiting, totals.Parked
+	drain := a.config.Drain
+	setZero(&drain, defaultDrain)
+	s.DrainSeconds = drain.Seconds()
 	for _, e := range a.engines {
 		s.JournalDropped += e.JournalDropped()
 	}
@@ -215,6 +218,10 @@ func join(g *status.Agent, s engine.AgentStatus, now time.Time) {
 			lane.RunningSeconds = now.Sub(l.Started).Seconds()
 		}
 		g.Lanes = append(g.Lanes, lane)
+	}
+	g.LateGaps += int64(s.LateGaps)
+	for _, gap := range s.Gaps {
+		g.Gaps = append(g.Gaps, status.Gap{Subject: gap.Subject, Topic: gap.Topic, Partition: gap.Partition, Since: gap.Since, Reason: gap.Reason})
 	}
 	for _, c := range s.Circuits {
 		if c.State != circuit.Closed {

@@ -166,7 +166,8 @@ func kafkaOptions(k config.Kafka) (*KafkaOptions, error) {
 	if len(k.Brokers) == 0 {
 		return nil, errors.New("no broker is named: write kafka: {brokers: [HOST:9092]}, set SWARMLOG_BROKERS or give --brokers")
 	}
-	o := &KafkaOptions{Seeds: k.Brokers, ClientID: k.ClientID, Group: kafka.Group{Protocol: kafka.GroupProtocol(k.GroupProtocol)}}
+	o := &KafkaOptions{Seeds: k.Brokers, ClientID: k.ClientID,
+		Group: kafka.Group{Protocol: kafka.GroupProtocol(k.GroupProtocol), Session: k.Session, Rebalance: k.Rebalance}}
 	if k.TLS.On {
 		o.TLS = &kafka.TLS{CAFile: k.TLS.CA, CertFile: k.TLS.Cert, KeyFile: k.TLS.Key, ServerName: k.TLS.ServerName}
 	}

@@ -27,6 +27,8 @@ type Kafka struct {
 	Membership string // who decides which worker has which partition: MembershipLeases or MembershipKafka; default "": leases
 	// GroupProtocol is what members of Kafka groups speak: classic (default), consumer (KIP-848) or auto.
 	GroupProtocol string
+	// Session and Rebalance are of members of Kafka groups; default 0: the client's own.
+	Session, Rebalance time.Duration
 }
 
 // JournalOff says that nothing is journalled.
@@ -156,6 +158,14 @@ var settings = []setting{
 	{key: "kafka.group_protocol", env: "SWARMLOG_GROUP_PROTOCOL", normal: "`classic`", doc: "with membership `kafka`: `classic` (cooperative-sticky), `consumer` (KIP-848, Kafka 4.0 and newer) or `auto`",
 		read: func(r *reader, s *Settings, v *node) {
 			r.choice(v, "group_protocol", &s.Kafka.GroupProtocol, []string{"classic", "consumer", "auto"})
+		}},
+	{key: "kafka.session", env: "SWARMLOG_SESSION", normal: "10s", doc: "with membership `kafka` and protocol `classic`: after how long a member that isn't heard of loses its partitions; the brokers bound it, and with `consumer` it's theirs alone. It needn't cover steps",
+		read: func(r *reader, s *Settings, v *node) {
+			s.Kafka.Session = r.duration(v, "session", time.Second, time.Hour)
+		}},
+	{key: "kafka.rebalance", env: "SWARMLOG_REBALANCE", normal: "30s", doc: "with membership `kafka`: how long a member may take to give partitions up before it's put out; more than `worker.drain`",
+		read: func(r *reader, s *Settings, v *node) {
+			s.Kafka.Rebalance = r.duration(v, "rebalance", time.Second, time.Hour)
 		}},
 	{key: "kafka.tls", env: "SWARMLOG_TLS", normal: "off, unless one of those below is set", doc: "`on`: the brokers are spoken to through TLS, and their certificates verified",
 		read: func(r *reader, s *Settings, v *node) { r.tls(v, &s.Kafka.TLS.On) }},

@@ -11,6 +11,8 @@ import (
 const served = small + `
 kafka:
   brokers: [kafka-1:9092, kafka-2:9092]
+  session: 20s
+  rebalance: 2m
   tls: {ca: ca.pem}
   sasl: {mechanism: SCRAM-SHA-512, user: app, password_file: password}
 postgres: {dsn: "postgres://me@db/swarm", schema: papers}
@@ -25,7 +27,7 @@ func TestFlagsCountBeforeTheEnvironmentBeforeTheFile(t *testing.T) {
 	}
 	k := s.Kafka
 	if fmt.Sprint(k.Brokers) != "[kafka-1:9092 kafka-2:9092]" || !k.TLS.On || k.TLS.CA != "/swarms/x/ca.pem" ||
-		k.SASL.User != "app" || k.SASL.Password != (Key{File: "/swarms/x/password"}) {
+		k.Session != 20*time.Second || k.Rebalance != 2*time.Minute || k.SASL.User != "app" || k.SASL.Password != (Key{File: "/swarms/x/password"}) {
 		t.Errorf("kafka %+v", k)
 	}
 	if w := s.Worker; w.Pool != "big" || w.LeaseTime != 5*time.Second || w.Listen != "off" || fmt.Sprint(s.AcceptRisk) != "[one]" {

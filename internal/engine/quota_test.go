@@ -65,6 +65,9 @@ func TestGapPastItsBoundIsTold(t *testing.T) {
 	w.publish("a", inHistory(1), inHistory(3))
 	late := func() []engine.GapStatus { return e.Status()[0].Gaps }
 	w.until("it's told", func() bool { e.Poke(); return len(late()) == 1 })
+	if n := e.Status()[0].LateGaps; n != 1 {
+		t.Errorf("%d gaps are late", n)
+	}
 	if g := late()[0]; g.Subject != "s" || g.Topic != "a" || g.Since.IsZero() || !strings.Contains(g.Reason, "event 3 came before event 2") {
 		t.Errorf("gap: %+v", g)
 	}

@@ -25,6 +25,7 @@ type AgentStatus struct {
 	Lanes      []LaneStatus // the lanes at work the longest, at most 20
 	Circuits   []CircuitStatus
 	Gaps       []GapStatus // aggregates that wait too long for a missing event, at most 20
+	LateGaps   int         // how many there are
 	Paused     bool
 	Reason     string    // why it's paused
 	Since      time.Time // it's paused, by the database's clock
@@ -92,10 +93,9 @@ func (g *group) status() AgentStatus {
 	a := AgentStatus{Name: g.spec.Name, Misrouted: g.misrouted, Failed: g.failed, Running: g.running, Weight: g.queued, StepLimit: g.spec.Limits.Timeout}
 	for _, p := range g.parts {
 		a.Queued += p.pending
-		if len(a.Gaps) < laneLimit {
-			a.Gaps = append(a.Gaps, p.late()...)
-			a.Gaps = a.Gaps[:min(len(a.Gaps), laneLimit)]
-		}
+		late := p.late()
+		a.LateGaps += len(late)
+		a.Gaps = append(a.Gaps, late[:min(len(late), laneLimit-len(a.Gaps))]...)
 		a.Partitions = append(a.Partitions, p.status(g.eng.relay.held(p.fence.Key)))
 		for _, l := range p.lanes {
 			if l.busy && len(l.queue) > 0 {

@@ -45,6 +45,8 @@ var (
 	queued         = desc("queued_records", "Records in lanes.", byAgent...)
 	weight         = desc("weight_in_flight_bytes", "Weight held by running and queued steps.", byAgent...)
 	waiting        = desc("waiting_records", "Records in the backlog.", byAgent...)
+	lateGaps       = desc("late_gaps", "Aggregates that wait for a missing event for longer than the agent's gap_wait.", byAgent...)
+	drainTime      = desc("drain_seconds", "How long running steps may go on when the run is told to end.")
 	paused         = desc("agent_paused", "1 where a person has paused the agent.", byAgent...)
 	circuit        = desc("circuit_open", "1 where the agent waits for a dependency that failed.", "agent", "dependency")
 	stopped        = desc("agent_stopped", "1 where the agent won't go on before a restart.", byAgent...)
@@ -72,7 +74,7 @@ type collector struct {
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{statusUp, runState, documents, pages, remaining, lagRecords, lagSeconds, lanes, laneDepth, parked,
 		backlogRows, deadHeads, stepLimit,
-		outboxRows, outboxAge, oldestStep, leaseEpoch, inFlight, queued, weight, waiting, paused, circuit, stopped, reprocessing,
+		outboxRows, outboxAge, oldestStep, leaseEpoch, inFlight, queued, weight, waiting, lateGaps, drainTime, paused, circuit, stopped, reprocessing,
 		calls, reused, inDoubt, journalDropped, brokerBytes, brokerProblems, ledgerBytes} {
 		ch <- d
 	}
@@ -121,6 +123,9 @@ func (out sink) run(s *status.Status) {
 	out.counter(calls, float64(s.Inference.Calls))
 	out.counter(reused, float64(s.Inference.Reused))
 	out.counter(inDoubt, float64(s.Inference.InDoubt))
+	if s.DrainSeconds > 0 {
+		out.gauge(drainTime, s.DrainSeconds)
+	}
 	out.counter(journalDropped, float64(s.JournalDropped))
 	out.gauge(brokerBytes, float64(s.Broker.LogBytes))
 	out.gauge(brokerProblems, float64(len(s.Broker.Health)))
@@ -132,6 +137,7 @@ func (out sink) agent(a *status.Agent) {
 	out.gauge(queued, float64(a.Queued), a.Name)
 	out.gauge(weight, float64(a.WeightBytes), a.Name)
 	out.gauge(waiting, float64(a.Outcomes.Waiting), a.Name)
+	out.gauge(lateGaps, float64(a.LateGaps), a.Name)
 	out.gauge(paused, oneIf(a.Paused), a.Name)
 	for _, c := range a.Circuits {
 		out.gauge(circuit, oneIf(c.Open), a.Name, c.Dependency)

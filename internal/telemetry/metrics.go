@@ -74,7 +74,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		leaseMoves: counter("lease_moves_total", "Partitions taken and lost.", "agent", "direction"),
 		stepTime: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "swarmlog_step_duration_seconds", Help: "Time of a handler's run, however it ended.",
-			Buckets: prometheus.ExponentialBuckets(0.001, 4, 11), // 1 ms … 17 min
+			Buckets: prometheus.ExponentialBuckets(0.001, 2, 21), // 1 ms … 17 min
 		}, byAgent),
 		published: single("published_records_total", "Events published from the outbox."),
 		throttled: single("broker_throttle_seconds_total", "Time for which brokers have held this process back by quota."),

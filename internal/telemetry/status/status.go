@@ -65,6 +65,8 @@ type Status struct {
 
 	JournalDropped int64 `json:"journal_dropped" doc:"Events that this process couldn't append to the journal, since it started"`
 
+	DrainSeconds float64 `json:"drain_seconds" doc:"How long running steps may go on when the run is told to end"`
+
 	Records   ledger.Counters        `json:"records" doc:"Records delivered, by outcome"`
 	Inference ledger.InferenceTotals `json:"inference" doc:"Calls to models"`
 	Model     string                 `json:"model" doc:"The model in use, in one line for people"`
@@ -94,6 +96,8 @@ type Agent struct {
 	Rate             float64         `json:"rate" doc:"Steps committed per second, over the last seconds"`
 	Outcomes         ledger.Counters `json:"outcomes" doc:"Records delivered to it, by outcome"`
 	Partitions       []Partition     `json:"partitions"`
+	LateGaps         int64           `json:"late_gaps" doc:"Aggregates that wait for a missing event for longer than the agent's gap_wait"`
+	Gaps             []Gap           `json:"gaps" doc:"Of them, at most 20 for each worker of this process"`
 	Lanes            []Lane          `json:"lanes" doc:"The lanes at work the longest, at most 20"`
 }
 
@@ -121,6 +125,15 @@ type Circuit struct {
 	Open       bool      `json:"open" doc:"Whether the agent waits for it; false while it is being tried again"`
 	Reason     string    `json:"reason" doc:"The last failure"`
 	Since      time.Time `json:"since"`
+}
+
+// Gap is an aggregate that waits for a missing event for longer than it should.
+type Gap struct {
+	Subject   string    `json:"subject"`
+	Topic     string    `json:"topic"`
+	Partition int32     `json:"partition"`
+	Since     time.Time `json:"since"`
+	Reason    string    `json:"reason" doc:"Which event is missing"`
 }
 
 // Lane is the queue of one aggregate.
@@ -170,6 +183,7 @@ func (s *Status) Complete() {
 		fill(&a.Partitions)
 		fill(&a.Lanes)
 		fill(&a.Circuits)
+		fill(&a.Gaps)
 		for _, p := range a.Partitions {
 			if p.Lag == nil {
 				known = false
