@@ -46,6 +46,7 @@ type drive struct {
 	early   bool             // the rows of the last page are further on than what was read of the log
 	reading bool             // a page is being read
 	grown   bool             // rows were added since the last page was asked for
+	added   int64            // the lowest offset of those, or noOffset
 	hot     bool             // records that were queued before it began are handled in its lane
 	closing bool             // nothing was left that may go on
 	kept    []*task          // what arrived since then
@@ -72,7 +73,7 @@ func (g *group) driveOn(p *partition, key string) *drive {
 		g.readOn(d)
 		return d
 	}
-	d := &drive{p: p, key: key, limit: 1, last: map[string]int64{}, barred: map[string]int64{}}
+	d := &drive{p: p, key: key, limit: 1, added: noOffset, last: map[string]int64{}, barred: map[string]int64{}}
 	p.drives[key] = d
 	if _, waits := p.waits(key); !waits {
 		p.parked[key] = ledger.GoOnReason
@@ -102,7 +103,7 @@ func (g *group) readOn(d *drive) {
 	if !d.begun || d.reading || d.rows > 0 || g.closed || p.leaving || g.parts[p.id] != p {
 		return
 	}
-	d.reading, d.grown, d.early = true, false, false
+	d.reading, d.grown, d.added, d.early = true, false, noOffset, false
 	limit := d.limit
 	g.eng.goDo(func() {
 		rows, err := g.readBacklog(p, d.key, limit)
@@ -155,6 +156,9 @@ func (g *group) arrived(d *drive, rows []*task, err error) {
 	}
 	turn := d.inTurn(rows)
 	if d.early = len(turn) < len(rows); d.early && len(turn) == 0 {
+		if d.added != noOffset { // it was added after the page was read
+			g.readOn(d)
+		}
 		return
 	}
 	d.measure(rows)
@@ -327,7 +331,7 @@ func (g *group) wentOn(t *task, s *ledger.Step, r ledger.Result) {
 	case n > 0 && t.row != nil && r.Outcome == ledger.Duplicate: // its history is there at least
 		d.last[s.Event.Source] = max(d.last[s.Event.Source], n)
 	case stays && t.row == nil:
-		d.grown = true
+		d.grow(t.record.Offset)
 	case stays && n > 0 && r.Outcome == ledger.Waiting:
 		delete(d.last, s.Event.Source)
 		if was := d.barred[s.Event.Source]; was == 0 || n < was {

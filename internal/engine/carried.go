@@ -178,6 +178,9 @@ func (g *group) carriedCommitted(p *partition, key string, offset int64, parked 
 // unblock opens a lane once nothing of it is carried any more. g.mu is held.
 func (g *group) unblock(p *partition, key string, offset int64) {
 	delete(p.carried, offset)
+	if d := p.drives[key]; d != nil {
+		d.grow(offset)
+	}
 	g.openLane(p, key)
 }
 

@@ -118,3 +118,30 @@ func TestCrowdGoesOnAfterACarriedStep(t *testing.T) {
 		}
 	}
 }
+
+// An owner ends with as many records of a crowded aggregate in the backlog as are allowed. Before those it hadn't
+// finished some, so the next owner reads that far all the same: else nothing of what waits could ever go on.
+func TestFullBacklogGoesOnWithItsNextOwner(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "a")
+	slow := &slowness{make(chan struct{})}
+	agent := sluggish(slow)
+	agent.Limits.Waiting = 1000
+	frozen := &freezer{Ledger: w.ledger}
+	o := w.options("old")
+	o.Ledger = frozen
+	w.start(o, agent)
+	const n = 4500
+	w.publish("a", numbered(1, n)...)
+	w.until("the backlog is full", func() bool { return w.saw(engine.NoticeBacklog) && w.totals().Waiting > 2000 })
+	frozen.freeze()
+	next, _ := w.start(w.options("new"), agent)
+	w.until("the next owner has them", func() bool { return partitions(next) == 4 })
+	close(slow.over)
+	for part := int64(1); part <= 4; part++ {
+		w.until("a quarter more is applied", func() bool { return w.counters("r").Applied >= part*n/4 })
+	}
+	frozen.thaw()
+	w.settle(next)
+	checkOnce(t, w.rows("r"), 1, n)
+}

@@ -86,10 +86,11 @@ type partition struct {
 	held     bool // paused at the reader
 	// What was read up to here, finished or not.
 	delivered int64
-	troubles  int  // reads that failed in a row
-	leaving   bool // no more is admitted: the lease is about to be given back
-	pausing   bool // that is so since the agent is paused
-	full      bool // not read: too much of it waits in the backlog
+	troubles  int   // reads that failed in a row
+	leaving   bool  // no more is admitted: the lease is about to be given back
+	pausing   bool  // that is so since the agent is paused
+	full      bool  // not read: too much of it waits in the backlog
+	known     int64 // what was finished of it when it was taken ends here
 	waiting   int64
 	gaps      map[string]*missing
 	clog      *time.Timer
@@ -295,6 +296,7 @@ func (g *group) queue(arrivals []arrival) {
 			g.reader.Pause(p.id.topic, p.id.partition)
 			g.watchClog(p)
 		}
+		g.limitBacklog(p)
 		g.readOnward(p)
 	}
 	g.dispatch()

@@ -1,5 +1,7 @@
 package engine
 
+import "math"
+
 // Rows in the backlog may be further on in the log than records of their aggregate that aren't finished: what a hot
 // lane kept, what others carry, and what a new owner hasn't read yet. So whoever goes on with them, the present owner or
 // the next, has to have those first. Own rows may follow rows of an owner before, so each page is looked at.
@@ -13,12 +15,18 @@ func (d *drive) inTurn(rows []*task) []*task {
 	}
 	for i, t := range rows {
 		at := t.record.Offset
-		if at >= max(p.delivered, p.next) || p.flying.before(d.key, at) {
+		if at >= max(p.delivered, p.next) || at > d.added || p.flying.before(d.key, at) {
 			return rows[:i] // readOnward and wentOn read again
 		}
 	}
 	return rows
 }
+
+// noOffset is after every offset.
+const noOffset = math.MaxInt64
+
+// grow notes that a row was added, or may have been, that a page which is just being read lacks.
+func (d *drive) grow(offset int64) { d.grown, d.added = true, min(d.added, offset) }
 
 // readOnward looks again at aggregates whose rows may have come to be in turn. g.mu is held.
 func (g *group) readOnward(p *partition) {

@@ -14,7 +14,7 @@ func (g *group) read(taken []*partition) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, p := range taken {
-		if g.reader != nil && g.parts[p.id] == p {
+		if g.reader != nil && g.parts[p.id] == p && !p.leaving {
 			g.reader.Add(p.topic, p.id.partition, p.from)
 			if p.full {
 				g.reader.Pause(p.id.topic, p.id.partition)
@@ -41,16 +41,22 @@ func (g *group) acquire(ctx context.Context, id partID, held broker.Range, take 
 	}
 	p, err := g.begin(ctx, topic, id, lease, held.End)
 	if errors.Is(err, ErrWentBack) {
-		_ = g.eng.opts.Ledger.Release(ctx, lease.Fence) // else it expires
+		g.release(ctx, lease.Fence)
 		g.fail(err)
 		return nil
 	}
 	if err != nil {
 		g.log.Warn("a partition that was taken can't be begun; its lease is given back", "topic", id.topic, "partition", id.partition, "error", err)
-		_ = g.eng.opts.Ledger.Release(ctx, lease.Fence) // it would be taken again in any case
+		g.release(ctx, lease.Fence)
 		return nil
 	}
 	return p
+}
+
+// release gives a lease back that isn't begun with, also where the engine ends. Where that fails it expires, or is given
+// back with the next round.
+func (g *group) release(ctx context.Context, f ledger.Fence) {
+	_ = bounded(context.WithoutCancel(ctx), lookPace, func(ctx context.Context) error { return g.eng.opts.Ledger.Release(ctx, f) })
 }
 
 // begin makes a partition whose lease was taken, with what of its backlog may go on.
@@ -69,6 +75,9 @@ func (g *group) begin(ctx context.Context, topic broker.Topic, id partID, lease 
 	}
 	p.drives, p.flying, p.dead = map[string]*drive{}, flights{}, lease.Counters.Dead > 0
 	p.waiting, p.gaps = lease.Counters.Waiting, map[string]*missing{}
+	if n := len(lease.Finished); n > 0 {
+		p.known = lease.Finished[n-1].To + 1
+	}
 	p.block(lease.Carried)
 	p.ctx, p.lose = context.WithCancel(context.Background())
 	g.eng.relay.adopt(lease.Fence, lease.Seq)
@@ -78,7 +87,11 @@ func (g *group) begin(ctx context.Context, topic broker.Topic, id partID, lease 
 	p.born = g.births
 	g.parts[id] = p
 	g.limitBacklog(p)
-	g.resume(p)
+	if p.leaving, p.pausing = g.paused.is, g.paused.is; p.pausing { // since it was asked for
+		g.eng.Poke()
+	} else {
+		g.resume(p)
+	}
 	g.dispatch()
 	g.mu.Unlock()
 	if len(lease.Carried) > 0 {

@@ -2,7 +2,9 @@ package engine_test
 
 import (
 	"context"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/swarmlog/swarmlog/event"
 	"github.com/swarmlog/swarmlog/internal/engine"
@@ -107,4 +109,53 @@ func TestPausedFromTheStart(t *testing.T) {
 	if s := e.Status()[0]; !s.Source || !s.Paused {
 		t.Errorf("status: %+v", s)
 	}
+}
+
+// latecomer is a ledger whose answers to Acquire wait until they are let go.
+type latecomer struct {
+	ledger.Ledger
+	once   sync.Once
+	asked  chan struct{}
+	answer chan struct{}
+}
+
+func (l *latecomer) Acquire(ctx context.Context, k ledger.Key, topic, owner string, start int64, ttl time.Duration) (ledger.Lease, error) {
+	lease, err := l.Ledger.Acquire(ctx, k, topic, owner, start, ttl)
+	if k.Group == "r" {
+		l.once.Do(func() { close(l.asked) })
+		<-l.answer
+	}
+	return lease, err
+}
+
+// An agent that is paused while a lease of it is just being taken doesn't begin with it, and gives it back.
+func TestPausedWhileLeasesAreTaken(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "a")
+	w.publish("a", numbered(5, 4)...)
+	late := &latecomer{Ledger: w.ledger, asked: make(chan struct{}), answer: make(chan struct{})}
+	o := w.options("w")
+	o.Ledger = late
+	e, _ := w.start(o, recorder("r", "a"))
+	<-late.asked
+	must(t, w.ledger.SetControl(t.Context(), ledger.Control{Group: "r", Paused: true}))
+	must(t, e.Look(t.Context()))
+	close(late.answer)
+	w.until("all leases are given back", func() bool {
+		leases, err := w.ledger.Leases(context.Background(), "r")
+		must(t, err)
+		for _, l := range leases {
+			if l.Held {
+				return false
+			}
+		}
+		return partitions(e) == 0
+	})
+	if n := len(w.rows("r")); n != 0 {
+		t.Errorf("a paused agent did %d steps", n)
+	}
+	must(t, w.ledger.SetControl(t.Context(), ledger.Control{Group: "r"}))
+	must(t, e.Look(t.Context()))
+	w.settle(e)
+	checkOnce(t, w.rows("r"), 5, 4)
 }

@@ -23,10 +23,12 @@ func (g *group) count(t *task, s *ledger.Step, r ledger.Result) {
 	g.limitBacklog(p)
 }
 
+// limitBacklog stops reading a partition, or goes on. What an owner before has finished or put into the backlog is read
+// up to in any case: rows there go on only after what it left unfinished before them. g.mu is held.
 func (g *group) limitBacklog(p *partition) {
 	limit := g.spec.Limits.Waiting
 	switch {
-	case !p.full && p.waiting >= limit:
+	case !p.full && p.waiting >= limit && p.delivered >= p.known:
 		p.full = true
 		if !p.held && g.reader != nil && g.parts[p.id] == p {
 			g.reader.Pause(p.id.topic, p.id.partition)

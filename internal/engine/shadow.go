@@ -99,7 +99,7 @@ func (d *shadow) run(ctx context.Context, e event.Event, s *Step) error {
 	if err == nil && s.outcome == 0 {
 		all, err = d.emitted(e, s.emits)
 	}
-	if err != nil && !d.ends(err, s.attempt) {
+	if err != nil && !d.ends(err, s.failures) {
 		return err
 	}
 	failure := ""
@@ -126,9 +126,9 @@ func (d *shadow) run(ctx context.Context, e event.Event, s *Step) error {
 }
 
 // ends tells whether an error is the handler's last word on an event.
-func (d *shadow) ends(err error, attempt int) bool {
+func (d *shadow) ends(err error, failures int) bool {
 	class := fault.ClassOf(err)
-	return class == fault.Permanent || (class == fault.Transient && attempt >= d.attempts)
+	return class == fault.Permanent || (class == fault.Transient && failures+1 >= d.attempts)
 }
 
 // emitted is what emissions would be if the primary had made them. Those that name a source of their own aren't compared.

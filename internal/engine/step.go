@@ -22,6 +22,7 @@ type Step struct {
 	infer    Inferrer
 	position event.Position
 	attempt  int
+	failures int // of earlier attempts that count against the limit
 
 	emits   []emission
 	effects []func(context.Context, ledger.Tx) error

@@ -137,7 +137,7 @@ func (g *group) handle(t *task) (*ledger.Step, error) {
 		g.mu.Unlock()
 	}
 	s := &Step{
-		agent: g.spec.Name, targets: g.spec.Emits, infer: g.eng.opts.Inferrer, position: t.record.Position, attempt: t.attempt,
+		agent: g.spec.Name, targets: g.spec.Emits, infer: g.eng.opts.Inferrer, position: t.record.Position, attempt: t.attempt, failures: t.failures,
 		call: Call{Fence: p.fence, Offset: t.record.Offset, Source: t.event.Source, EventID: t.event.ID, Agent: g.spec.Name},
 	}
 	began := time.Now()
