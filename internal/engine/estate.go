@@ -104,7 +104,7 @@ func (g *group) settleEstate(ctx context.Context, l ledger.Lease) (done bool, er
 	g.estates.empty[f.Key] = err == nil
 	g.mu.Unlock()
 	g.eng.relay.leave(f)
-	return true, db.Release(ctx, f)
+	return err == nil, db.Release(ctx, f) // one that was lost may hold something still
 }
 
 // keepEstates forgets those whose lease isn't held any more. g.mu is held.

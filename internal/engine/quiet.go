@@ -62,11 +62,11 @@ func (e *Engine) giveInTo(g *group, t *task, started time.Time) {
 }
 
 // haunt keeps lanes of a partition that was taken again closed while handlers still run in them that were begun when
-// this worker had it before, and don't look at their context: no handler is run a second time beside itself.
+// this worker had it before, are neither carried nor look at their context: no handler is run a second time beside itself.
 // g.mu is held.
 func (g *group) haunt(p *partition) {
 	for t := range g.atWork {
-		if o := t.lane.p; o != p && o.fence.Key == p.fence.Key && o.ctx.Err() != nil {
+		if o := t.lane.p; o != p && o.fence.Key == p.fence.Key && t.over() {
 			if p.blocked == nil {
 				p.carried, p.blocked = map[int64]string{}, map[string]int{}
 			}

@@ -134,6 +134,9 @@ func (g *group) handle(t *task) (*ledger.Step, error) {
 	if t.row != nil {
 		g.mu.Lock()
 		t.cancel = cancel
+		if t.over() { // the partition was given up before there was anything to cancel
+			cancel()
+		}
 		g.mu.Unlock()
 	}
 	s := &Step{
