@@ -160,6 +160,7 @@ func Start(ctx context.Context, c Config) (*App, error) {
 		{"risks", a.refuseRisks},
 		{"dead letters", a.loadLetters},
 		{"servers", a.watchServers},
+		{"engines", a.makeEngines}, // before anybody can ask for the status, which reads them
 		{"http", a.serve},
 		{"engine", a.runEngines},
 	} {
@@ -187,9 +188,7 @@ func (a *App) closeAll(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-func (a *App) runEngines(ctx context.Context) error {
-	work, stop := context.WithCancel(context.WithoutCancel(ctx))
-	var running sync.WaitGroup
+func (a *App) makeEngines(context.Context) error {
 	for n := range a.config.Workers {
 		worker := a.workerID(n)
 		l := a.ledger
@@ -198,11 +197,16 @@ func (a *App) runEngines(ctx context.Context) error {
 		}
 		e, err := engine.New(a.engineOptions(worker, l), a.config.Agents, a.config.Sources)
 		if err != nil {
-			stop()
 			return err
 		}
 		a.engines = append(a.engines, e)
 	}
+	return nil
+}
+
+func (a *App) runEngines(ctx context.Context) error {
+	work, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var running sync.WaitGroup
 	for _, e := range a.engines {
 		running.Go(func() {
 			if err := e.Run(work); err != nil {
