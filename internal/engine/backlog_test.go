@@ -270,3 +270,17 @@ func TestParkedAggregateHoldsUpNobody(t *testing.T) {
 	close(goOn)
 	w.until("it goes on", func() bool { return w.counters("r").Applied > want+300 })
 }
+
+// Records that can't be decoded wait behind the first of their aggregate, also where they came together.
+func TestUndecodableRecordsWaitBehindTheFirst(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "a")
+	for range 4 {
+		w.publishRaw("a", event.Message{Key: []byte("s"), Value: []byte("neither")})
+	}
+	e, _ := w.start(w.options("w"), recorder("r", "a"))
+	w.settle(e)
+	if c := w.counters("r"); c.Dead != 1 || c.Waiting != 3 {
+		t.Errorf("counters: %+v", c)
+	}
+}

@@ -87,7 +87,7 @@ func (g *group) attempt(t *task) (*ledger.Step, error) {
 	if t.misrouted || t.passed {
 		return g.unhandled(t)
 	}
-	if t.broken != nil {
+	if t.broken != nil && t.parked == "" { // behind a dead record it waits like any other: an aggregate has one at its head
 		return nil, fault.As(fault.Permanent, t.broken)
 	}
 	if t.again && t.seen == nil {
