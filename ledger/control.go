@@ -135,11 +135,13 @@ type Redrives interface {
 	Waits(ctx context.Context, q WaitQuery) ([]WaitRow, error)
 	// Redrive releases the dead head of a parked aggregate: it is to be handled again, and what waits behind it after
 	// it. It counts as dead until then; where it dies again it stays so, parks again and isn't released any more. False
-	// where the aggregate isn't parked behind a dead record, or that one is released already.
-	Redrive(ctx context.Context, key Key, subject string) (bool, error)
+	// where the aggregate isn't parked behind a dead record, or that one is released already, or isn't the one at the
+	// offset, which was looked at and decided about; -1: whichever it is.
+	Redrive(ctx context.Context, key Key, subject string, offset int64) (bool, error)
 	// Discard drops the dead head of a parked aggregate, which stays counted as dead and takes its place in its history;
-	// what waits behind it goes on. False where there's none, or it is released.
-	Discard(ctx context.Context, key Key, subject string) (bool, error)
+	// what waits behind it goes on. False where there's none, or it is released, or isn't the one at the offset; -1:
+	// whichever it is.
+	Discard(ctx context.Context, key Key, subject string, offset int64) (bool, error)
 	// Requeue puts a dead record into the backlog that parks nothing, released: it is handled again, alone, also where
 	// its history has gone on without it. It counts as dead until then. False where the backlog has a row at its offset
 	// already, or the record isn't dead (see Dead): so a letter that was handled since isn't handled once more, however

@@ -37,7 +37,7 @@ func (w *world) key(agent, topic, subject string) ledger.Key {
 
 func (w *world) redrive(agent, topic, subject string) {
 	w.t.Helper()
-	ok, err := w.ledger.Redrive(context.Background(), w.key(agent, topic, subject), subject)
+	ok, err := w.ledger.Redrive(context.Background(), w.key(agent, topic, subject), subject, -1)
 	must(w.t, err)
 	if !ok {
 		w.t.Fatalf("%s isn't parked", subject)
@@ -126,7 +126,7 @@ func TestDiscardedHeadLetsTheRestGoOn(t *testing.T) {
 		if !seen {
 			stop()
 		}
-		ok, err := w.ledger.Discard(t.Context(), w.key("r", "a", "subject-0"), "subject-0")
+		ok, err := w.ledger.Discard(t.Context(), w.key("r", "a", "subject-0"), "subject-0", -1)
 		must(t, err)
 		if !ok {
 			t.Fatal("nothing to discard")

@@ -75,7 +75,7 @@ func TestGapPastItsBoundIsTold(t *testing.T) {
 	if n := w.count(engine.NoticeGap); n != 1 {
 		t.Errorf("told %d times", n)
 	}
-	if ok, err := w.ledger.Redrive(t.Context(), w.key("r", "a", "s"), "s"); ok || err != nil {
+	if ok, err := w.ledger.Redrive(t.Context(), w.key("r", "a", "s"), "s", -1); ok || err != nil {
 		t.Errorf("a gap was redriven: %v, %v", ok, err) // nothing died: only the event, or a rewind, can close it
 	}
 	stop()

@@ -124,7 +124,7 @@ func (t Tray) skip(ctx context.Context, l *Letter, dry bool) (bool, error) {
 		return true, nil
 	}
 	if l.State == Parked {
-		return t.Ledger.Discard(ctx, l.Key(), l.lane())
+		return t.Ledger.Discard(ctx, l.Key(), l.lane(), l.Offset)
 	}
 	n, err := t.Ledger.Dismiss(ctx, l.Key(), l.Offset)
 	return n > 0, err
@@ -135,7 +135,7 @@ func (t Tray) redrive(ctx context.Context, l *Letter, dry bool) (bool, error) {
 		if dry {
 			return true, nil
 		}
-		return t.Ledger.Redrive(ctx, l.Key(), l.lane())
+		return t.Ledger.Redrive(ctx, l.Key(), l.lane(), l.Offset)
 	}
 	if l.Omitted {
 		whole, err := t.reread(ctx, l)

@@ -260,7 +260,7 @@ func (s *swarm) run() {
 		t.Fatalf("dead heads: %+v", rows)
 	}
 	began = time.Now()
-	if ok, err := s.ledger.Redrive(t.Context(), rows[0].Key, "parked"); err != nil || !ok {
+	if ok, err := s.ledger.Redrive(t.Context(), rows[0].Key, "parked", -1); err != nil || !ok {
 		t.Fatalf("redrive: %v, %v", ok, err)
 	}
 	check(t, second.Look(t.Context()))

@@ -109,7 +109,7 @@ var redriveTests = []test{
 		}
 		k.wantTotals(3, 1)
 		k.wantParked("doc", ledger.ParkedReason)
-		done, err := k.l.Redrive(k.ctx, k.fence.Key, "doc")
+		done, err := k.l.Redrive(k.ctx, k.fence.Key, "doc", -1)
 		k.decides(true, done, err)
 		k.wantTotals(3, 0)
 		k.wantCounters(ledger.Counters{Dead: 1, Waiting: 2})
@@ -120,9 +120,9 @@ var redriveTests = []test{
 		if w := k.wantBacklog("doc", 0, 1, 2); !w[0].Dead || !w[0].Released || w[1].Dead || w[1].Released {
 			k.Errorf("backlog is %+v", w)
 		}
-		done, err = k.l.Redrive(k.ctx, k.fence.Key, "doc") // again, before it was handled
+		done, err = k.l.Redrive(k.ctx, k.fence.Key, "doc", -1) // again, before it was handled
 		k.decides(false, done, err)
-		done, err = k.l.Discard(k.ctx, k.fence.Key, "doc")
+		done, err = k.l.Discard(k.ctx, k.fence.Key, "doc", -1)
 		k.decides(false, done, err)
 		k.must(k.l.Answer(k.ctx, k.fence, "doc", "another"))
 		k.wantAsks(worker)
@@ -142,7 +142,7 @@ var redriveTests = []test{
 		k.commit(dead)
 		k.commit(b)
 		for range 3 {
-			done, err := k.l.Redrive(k.ctx, k.fence.Key, "doc")
+			done, err := k.l.Redrive(k.ctx, k.fence.Key, "doc", -1)
 			k.decides(true, done, err)
 			k.want(k.commit(again(dead))[0], ledger.Dead, nil)
 			k.wantCounters(ledger.Counters{Dead: 1, Waiting: 1})
@@ -156,7 +156,7 @@ var redriveTests = []test{
 	{"ReleasedHeadMayWaitForSomethingElse", func(k *kit) {
 		dead := k.parks(0, "doc")
 		k.commit(dead)
-		done, err := k.l.Redrive(k.ctx, k.fence.Key, "doc")
+		done, err := k.l.Redrive(k.ctx, k.fence.Key, "doc", -1)
 		k.decides(true, done, err)
 		budget := k.redrive(dead, ledger.Waiting)
 		budget.Wait = &ledger.Wait{Subject: "doc", Reason: "budget", Offset: 0}
@@ -170,26 +170,43 @@ var redriveTests = []test{
 	{"NothingToDecide", func(k *kit) {
 		k.commit(k.waits(0, "doc", "budget"))
 		for _, key := range []ledger.Key{k.fence.Key, key(9, 9)} {
-			done, err := k.l.Redrive(k.ctx, key, "doc")
+			done, err := k.l.Redrive(k.ctx, key, "doc", -1)
 			k.decides(false, done, err)
-			done, err = k.l.Discard(k.ctx, key, "other")
+			done, err = k.l.Discard(k.ctx, key, "other", -1)
 			k.decides(false, done, err)
 		}
 		k.wantAsks(worker)
 		k.wantParked("doc", "budget") // and goes by what it waits for
 	}},
+	{"WhatIsDecidedHoldsForTheHeadThatWasLookedAt", func(k *kit) {
+		k.commit(k.parks(0, "doc"))
+		k.commit(k.parks(1, "doc"))
+		done, err := k.l.Discard(k.ctx, k.fence.Key, "doc", 1)
+		k.decides(false, done, err)
+		done, err = k.l.Redrive(k.ctx, k.fence.Key, "doc", 1)
+		k.decides(false, done, err)
+		k.wantAsks(worker)
+		k.wantBacklog("doc", 0, 1)
+		done, err = k.l.Discard(k.ctx, k.fence.Key, "doc", 0)
+		k.decides(true, done, err)
+		done, err = k.l.Redrive(k.ctx, k.fence.Key, "doc", 1)
+		k.decides(true, done, err)
+		if w := k.wantBacklog("doc", 1); !w[0].Released {
+			k.Errorf("backlog is %+v", w)
+		}
+	}},
 	{"DiscardedHeadStaysDeadAndTheOthersGoOn", func(k *kit) {
 		dead, b := k.parks(0, "doc"), k.behind(1, "doc")
 		k.commit(dead)
 		k.commit(b)
-		done, err := k.l.Discard(k.ctx, k.fence.Key, "doc")
+		done, err := k.l.Discard(k.ctx, k.fence.Key, "doc", -1)
 		k.decides(true, done, err)
 		k.wantCounters(ledger.Counters{Dead: 1, Waiting: 1})
 		k.wantTotals(1, 0)
 		k.wantAsks(worker, "doc")
 		k.wantParked("doc", ledger.GoOnReason)
 		k.wantBacklog("doc", 1)
-		done, err = k.l.Discard(k.ctx, k.fence.Key, "doc")
+		done, err = k.l.Discard(k.ctx, k.fence.Key, "doc", -1)
 		k.decides(false, done, err)
 		k.want(k.commit(again(dead))[0], ledger.Duplicate, nil) // its row is gone
 		k.want(k.commit(k.redrive(b, ledger.Applied))[0], ledger.Applied, nil)
@@ -199,7 +216,7 @@ var redriveTests = []test{
 	}},
 	{"DiscardedHeadOfNobodyElseIsAskedAboutToo", func(k *kit) {
 		k.commit(k.parks(0, "doc"))
-		done, err := k.l.Discard(k.ctx, k.fence.Key, "doc")
+		done, err := k.l.Discard(k.ctx, k.fence.Key, "doc", -1)
 		k.decides(true, done, err)
 		k.wantAsks(worker, "doc") // so that the owner lets new records of it through
 		k.wantBacklog("doc")
@@ -212,7 +229,7 @@ var redriveTests = []test{
 		waits := *next
 		waits.Outcome, waits.Effects = ledger.Waiting, nil
 		k.want(k.commit(&waits)[0], ledger.Waiting, nil)
-		done, err := k.l.Discard(k.ctx, k.fence.Key, "doc")
+		done, err := k.l.Discard(k.ctx, k.fence.Key, "doc", -1)
 		k.decides(true, done, err)
 		k.want(k.commit(again(next))[0], ledger.Applied, nil)
 		k.wantCounters(ledger.Counters{Applied: 2, Dead: 1})
@@ -227,7 +244,7 @@ var redriveTests = []test{
 		k.want(k.commit(&dies)[0], ledger.Dead, nil)
 		waits.Outcome, waits.Effects = ledger.Waiting, nil
 		k.want(k.commit(&waits)[0], ledger.Waiting, nil)
-		done, err := k.l.Redrive(k.ctx, k.fence.Key, "doc")
+		done, err := k.l.Redrive(k.ctx, k.fence.Key, "doc", -1)
 		k.decides(true, done, err)
 		k.want(k.commit(again(head))[0], ledger.Applied, nil)
 		k.want(k.commit(again(next))[0], ledger.Applied, nil)
@@ -236,7 +253,7 @@ var redriveTests = []test{
 	{"AsksGoWithTheLease", func(k *kit) {
 		k.commit(k.parks(0, "doc"))
 		k.must(k.l.Release(k.ctx, k.fence))
-		done, err := k.l.Redrive(k.ctx, k.fence.Key, "doc") // while nobody has it
+		done, err := k.l.Redrive(k.ctx, k.fence.Key, "doc", -1) // while nobody has it
 		k.decides(true, done, err)
 		k.wantAsks(worker)
 		old := k.fence
@@ -288,7 +305,7 @@ var redriveTests = []test{
 		k.wantTotals(1, 1)
 		done, err = k.l.Requeue(k.ctx, k.fence.Key, w)
 		k.decides(false, done, err)
-		done, err = k.l.Redrive(k.ctx, k.fence.Key, "doc")
+		done, err = k.l.Redrive(k.ctx, k.fence.Key, "doc", -1)
 		k.decides(true, done, err)
 		k.want(k.commit(k.redrive(s, ledger.Applied))[0], ledger.Applied, nil)
 		k.wantCounters(ledger.Counters{Applied: 1})
@@ -297,7 +314,7 @@ var redriveTests = []test{
 		head := k.parks(0, "doc")
 		k.commit(head)
 		k.dead(1, "other")
-		done, err := k.l.Redrive(k.ctx, k.fence.Key, "doc")
+		done, err := k.l.Redrive(k.ctx, k.fence.Key, "doc", -1)
 		k.decides(true, done, err)
 		k.want(k.commit(k.redrive(head, ledger.Applied))[0], ledger.Applied, nil)
 		w := *head.Wait
@@ -310,12 +327,12 @@ var redriveTests = []test{
 		head := k.parks(0, "doc")
 		k.commit(head)
 		k.wantDead(true, 0)
-		done, err := k.l.Redrive(k.ctx, k.fence.Key, "doc")
+		done, err := k.l.Redrive(k.ctx, k.fence.Key, "doc", -1)
 		k.decides(true, done, err)
 		k.wantDead(true, 0) // until it is handled
 		k.commit(again(head))
 		k.wantDead(true, 0)
-		done, err = k.l.Discard(k.ctx, k.fence.Key, "doc")
+		done, err = k.l.Discard(k.ctx, k.fence.Key, "doc", -1)
 		k.decides(true, done, err)
 		k.wantDead(false, 0)
 		done, err = k.l.Requeue(k.ctx, k.fence.Key, *head.Wait)
@@ -417,7 +434,7 @@ var redriveTests = []test{
 		parks := k.redrive(died, ledger.Dead)
 		parks.Wait = &ledger.Wait{Subject: "doc", Reason: ledger.ParkedReason + " itself", Sequence: 1, Dead: true}
 		k.want(k.commit(parks)[0], ledger.Dead, nil)
-		done, err = k.l.Redrive(k.ctx, k.fence.Key, "doc")
+		done, err = k.l.Redrive(k.ctx, k.fence.Key, "doc", -1)
 		k.decides(true, done, err)
 		k.want(k.commit(again(died))[0], ledger.Applied, nil) // not a copy: it was never applied
 		k.wantEffects(died, next)
@@ -439,7 +456,7 @@ var redriveTests = []test{
 		k.want(k.commit(behind)[0], ledger.Waiting, nil)
 		k.wantBacklog("doc", 1, 0)
 		k.wantParked("doc", ledger.ParkedReason)
-		done, err := k.l.Redrive(k.ctx, k.fence.Key, "doc")
+		done, err := k.l.Redrive(k.ctx, k.fence.Key, "doc", -1)
 		k.decides(true, done, err)
 		k.wantParked("doc", ledger.GoOnReason)
 	}},
@@ -456,7 +473,7 @@ var redriveTests = []test{
 	{"ReleasedHeadIsCarried", func(k *kit) {
 		head := k.parks(0, "doc")
 		k.commit(head)
-		done, err := k.l.Redrive(k.ctx, k.fence.Key, "doc")
+		done, err := k.l.Redrive(k.ctx, k.fence.Key, "doc", -1)
 		k.decides(true, done, err)
 		k.handOver("w2", 0)
 		s := k.redrive(head, ledger.Applied)
@@ -497,7 +514,7 @@ var redriveTests = []test{
 				q.After = ledger.WaitPlace{Group: r.Key.Group, TopicID: r.Key.TopicID, Partition: r.Key.Partition, Offset: r.Offset}
 			}
 		}
-		done, err := k.l.Redrive(k.ctx, k.fence.Key, "doc")
+		done, err := k.l.Redrive(k.ctx, k.fence.Key, "doc", -1)
 		k.decides(true, done, err)
 		if r := k.wantWaits(ledger.WaitQuery{DeadOnly: true, Group: group}, "pages/0@3")[0]; !r.Released || r.Behind != 2 {
 			k.Errorf("released head is %+v", r)
@@ -518,7 +535,7 @@ var redriveTests = []test{
 	{"UnknownCommitOfAReleasedHead", func(k *kit) { // T3
 		head := k.parks(0, "doc")
 		k.commit(head)
-		done, err := k.l.Redrive(k.ctx, k.fence.Key, "doc")
+		done, err := k.l.Redrive(k.ctx, k.fence.Key, "doc", -1)
 		k.decides(true, done, err)
 		b := &ledger.Batch{Steps: []*ledger.Step{k.redrive(head, ledger.Applied)}}
 		for _, happened := range []bool{false, true} {
@@ -537,7 +554,7 @@ var redriveTests = []test{
 	{"FailingRedriveLeavesItReleased", func(k *kit) {
 		head := k.parks(0, "doc")
 		k.commit(head)
-		done, err := k.l.Redrive(k.ctx, k.fence.Key, "doc")
+		done, err := k.l.Redrive(k.ctx, k.fence.Key, "doc", -1)
 		k.decides(true, done, err)
 		bad := k.redrive(head, ledger.Applied)
 		bad.Effects = append(bad.Effects, fails(fault.Permanentf("broken")))

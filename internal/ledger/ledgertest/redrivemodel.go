@@ -179,7 +179,7 @@ func (r *redriveMachine) decided(what string, done bool, err error, want bool) {
 
 func (r *redriveMachine) redrive(subject string) {
 	h := r.head(subject)
-	done, err := r.k.l.Redrive(r.k.ctx, r.fence.Key, subject)
+	done, err := r.k.l.Redrive(r.k.ctx, r.fence.Key, subject, -1)
 	r.decided("redrive", done, err, h != nil)
 	if h != nil {
 		h.released = true
@@ -188,7 +188,7 @@ func (r *redriveMachine) redrive(subject string) {
 
 func (r *redriveMachine) discard(subject string) {
 	h := r.head(subject)
-	done, err := r.k.l.Discard(r.k.ctx, r.fence.Key, subject)
+	done, err := r.k.l.Discard(r.k.ctx, r.fence.Key, subject, -1)
 	r.decided("discard", done, err, h != nil)
 	if h != nil {
 		r.take(subject, h)

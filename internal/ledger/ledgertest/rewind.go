@@ -203,7 +203,7 @@ var rewindTests = []test{
 		waits := k.repeat(c)
 		waits.Outcome, waits.Effects = ledger.Waiting, nil
 		k.want(k.commit(waits)[0], ledger.Waiting, nil)
-		done, err := k.l.Discard(k.ctx, k.fence.Key, "doc")
+		done, err := k.l.Discard(k.ctx, k.fence.Key, "doc", -1)
 		k.decides(true, done, err)
 		k.want(k.commit(k.repeat(again(c)))[0], ledger.Applied, nil)
 	}},

@@ -19,9 +19,9 @@ const (
 
 var (
 	qRelease = define("UPDATE {}backlog SET released = true WHERE (lease_id, position) = (SELECT b.lease_id, b.position FROM {}backlog b WHERE " + hasSubject +
-		" AND b.dead AND NOT b.released ORDER BY b.sequence, b.position LIMIT 1)")
+		" AND b.dead AND NOT b.released ORDER BY b.sequence, b.position LIMIT 1) AND ($4::bigint < 0 OR position = $4)")
 	qDiscard = define("DELETE FROM {}backlog WHERE (lease_id, position) = (SELECT b.lease_id, b.position FROM {}backlog b WHERE " + hasSubject +
-		" AND b.dead AND NOT b.released ORDER BY b.sequence, b.position LIMIT 1) RETURNING position, sequence, history")
+		" AND b.dead AND NOT b.released ORDER BY b.sequence, b.position LIMIT 1) AND ($4::bigint < 0 OR position = $4) RETURNING position, sequence, history")
 	// A dead record that nobody will handle takes its place in its history after all, and leaves no gap.
 	qBeginHistory = define("INSERT INTO {}history (group_id, history, last, lease_id, log_time) SELECT $1, $2, $3::bigint, $4, $5 WHERE $3::bigint = 1 ON CONFLICT DO NOTHING")
 	qMoveHistory  = define("UPDATE {}history SET last = $3::bigint, lease_id = $4, log_time = $5 WHERE group_id = $1 AND history = $2 AND last = $3::bigint - 1 AND last > 0")
@@ -38,20 +38,20 @@ var (
 )
 
 // Redrive implements ledger.Redrives.
-func (db *DB) Redrive(ctx context.Context, key ledger.Key, subject string) (done bool, err error) {
+func (db *DB) Redrive(ctx context.Context, key ledger.Key, subject string, offset int64) (done bool, err error) {
 	return db.decideOn(ctx, "redrive", key, subject, func(ctx context.Context, c *pgx.Conn, l foundLease) (bool, error) {
-		tag, err := c.Exec(ctx, db.sql[qRelease], l.id, subjectKey(subject), []byte(subject))
+		tag, err := c.Exec(ctx, db.sql[qRelease], l.id, subjectKey(subject), []byte(subject), offset)
 		return tag.RowsAffected() > 0, err
 	})
 }
 
 // Discard implements ledger.Redrives.
-func (db *DB) Discard(ctx context.Context, key ledger.Key, subject string) (done bool, err error) {
+func (db *DB) Discard(ctx context.Context, key ledger.Key, subject string, offset int64) (done bool, err error) {
 	return db.decideOn(ctx, "discard", key, subject, func(ctx context.Context, c *pgx.Conn, l foundLease) (bool, error) {
 		var position, sequence int64
 		var history []byte
 		found := false
-		rows, err := c.Query(ctx, db.sql[qDiscard], l.id, subjectKey(subject), []byte(subject))
+		rows, err := c.Query(ctx, db.sql[qDiscard], l.id, subjectKey(subject), []byte(subject), offset)
 		if err != nil {
 			return false, err
 		}

@@ -228,7 +228,7 @@ func TestFileOfTheFirstVersionIsBroughtUpToDate(t *testing.T) {
 		}
 	}
 	for _, subject := range []string{"doc", "history"} {
-		if done, err := db.Discard(t.Context(), l.Key, subject); !done || err != nil {
+		if done, err := db.Discard(t.Context(), l.Key, subject, -1); !done || err != nil {
 			t.Errorf("discarded %v, %v", done, err)
 		}
 	}

@@ -55,10 +55,10 @@ func findHead(c *conn, id leaseID, subject string) (h head, found bool, err erro
 }
 
 // Redrive implements ledger.Redrives.
-func (db *DB) Redrive(ctx context.Context, key ledger.Key, subject string) (bool, error) {
+func (db *DB) Redrive(ctx context.Context, key ledger.Key, subject string, offset int64) (bool, error) {
 	return db.decideOn(ctx, "redrive", key, subject, func(c *conn, _ foundLease, id leaseID) (bool, error) {
 		h, found, err := findHead(c, id, subject)
-		if err != nil || !found {
+		if err != nil || !found || (offset >= 0 && h.position != offset) {
 			return false, err
 		}
 		_, err = c.exec(qReleaseHead, id.id, h.position)
@@ -67,10 +67,10 @@ func (db *DB) Redrive(ctx context.Context, key ledger.Key, subject string) (bool
 }
 
 // Discard implements ledger.Redrives.
-func (db *DB) Discard(ctx context.Context, key ledger.Key, subject string) (bool, error) {
+func (db *DB) Discard(ctx context.Context, key ledger.Key, subject string, offset int64) (bool, error) {
 	return db.decideOn(ctx, "discard", key, subject, func(c *conn, l foundLease, id leaseID) (bool, error) {
 		h, found, err := findHead(c, id, subject)
-		if err != nil || !found {
+		if err != nil || !found || (offset >= 0 && h.position != offset) {
 			return false, err
 		}
 		if h.source == "" && h.sequence > 0 { // from before sources were kept
