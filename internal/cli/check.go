@@ -57,7 +57,11 @@ func (c *checkCommand) Run(s *streams) error {
 	if err != nil {
 		return usage(err)
 	}
-	_, err = fmt.Fprintf(s.out, "%s is fine: swarm %s with %d agents and %d topics.\nRun it: swarmlog up %s\n",
-		swarm.File, swarm.Name, len(swarm.Agents), len(swarm.Topics), c.File)
+	command := "up"
+	if swarm.NeedsServers(swarm.File) == nil {
+		command = "run"
+	}
+	_, err = fmt.Fprintf(s.out, "%s is fine: swarm %s with %d agents and %d topics.\nRun it: swarmlog %s %s\n",
+		swarm.File, swarm.Name, len(swarm.Agents), len(swarm.Topics), command, c.File)
 	return err
 }

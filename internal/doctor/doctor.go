@@ -83,7 +83,6 @@ var checks = []Check{
 
 	{"kafka.topic_missing", Info, "", topicMissing},
 	{"kafka.auto_create", Info, "P1", autoCreate},
-	{"keys.distinct", Info, "P3", topics(distinct)},
 	{"keys.none", Info, "P3", topics(keyless)},
 	{"doctor.blind", Info, "", blind},
 }

@@ -171,9 +171,6 @@ var planted = []struct {
 	{"one aggregate dominates", func(s *Snapshot) {
 		s.topic("orders").Sample = sample(300, 3, func(i int) string { return fmt.Sprintf("order-%d", max(i%40-30, 0)) }, route.Partition)
 	}, "keys.dominant", "commutative"},
-	{"all keys different", func(s *Snapshot) {
-		s.topic("orders").Sample = sample(300, 3, func(i int) string { return fmt.Sprintf("order-%d", i) }, route.Partition)
-	}, "keys.distinct", "what they are about"},
 	{"no keys", func(s *Snapshot) { s.topic("orders").Sample = append(s.topic("orders").Sample, Key{Partition: 1}) }, "keys.none", "where it doesn't"},
 	{"a session that brokers refuse", func(s *Snapshot) { s.Swarm.Members.Session = 3 * time.Second }, "time.session", "6s"},
 	{"a drain longer than a rebalance", func(s *Snapshot) { s.Swarm.Drain = time.Minute }, "time.session", "--drain 15s"},

@@ -13,8 +13,6 @@ import (
 const (
 	// fewKeys is how many sampled records are too few to judge keys as a whole.
 	fewKeys = 30
-	// manyKeys is how many different keys there must be before all being different means something.
-	manyKeys = 200
 	// near is how close to its record's time a key that is a time lies.
 	near = 400 * 24 * time.Hour
 )
@@ -170,23 +168,6 @@ func dominant(_ *Cluster, _ *Snapshot, t *Topic) []fault {
 	}
 	return one(fmt.Sprintf("%d of the last %d records are about %s: they are handled one after another, in one partition", counts[top], len(keys), printable([]byte(top))),
 		"work that is spread over aggregates", "choose a finer aggregate, or declare the topic's events commutative so that it may be salted (commutative: true)")
-}
-
-// distinct tells of keys that are all different: order within an aggregate has nothing to hold on to.
-func distinct(_ *Cluster, _ *Snapshot, t *Topic) []fault {
-	keys := t.keyed()
-	if t.DeadOf != "" || len(keys) < manyKeys {
-		return nil
-	}
-	seen := map[string]bool{}
-	for _, k := range keys {
-		if seen[string(k.Bytes)] {
-			return nil
-		}
-		seen[string(k.Bytes)] = true
-	}
-	return one(fmt.Sprintf("all of the last %d records have keys of their own", len(keys)), "the aggregate's id as the key",
-		"nothing, where each record is about something else; else let producers key records by what they are about")
 }
 
 // keyless tells of records without a key.

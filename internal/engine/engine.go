@@ -97,6 +97,7 @@ type Engine struct {
 	poked       chan struct{} // somebody has decided something
 	others      atomic.Int32  // live workers beside this one
 	draining    atomic.Bool
+	usurped     atomic.Bool  // another process has this worker's id
 	lost        atomic.Int32 // partitions, since the last heartbeat
 	seen        atomic.Pointer[view]
 	planner     planner
@@ -195,12 +196,19 @@ func (e *Engine) Run(ctx context.Context) error {
 	case stuck = <-e.stuck:
 		e.log.Error("this worker ends", "error", stuck)
 	}
-	e.log.Info("draining", "limit", e.opts.Drain)
-	e.drain(work)
+	if errors.Is(stuck, errUsurped) { // whatever it gave back would be the other one's
+		e.loseAll()
+	} else {
+		e.log.Info("draining", "limit", e.opts.Drain)
+		e.drain(work)
+	}
 	stopLeases()
 	holding.Wait()
 	stop()
 	e.running.Wait()
+	if errors.Is(stuck, errUsurped) {
+		return stuck
+	}
 	return errors.Join(stuck, e.giveBack(context.WithoutCancel(ctx)))
 }
 

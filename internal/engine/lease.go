@@ -81,6 +81,9 @@ func bounded(ctx context.Context, limit time.Duration, f func(context.Context) e
 
 // renew writes the heartbeat and drops what someone else owns by now.
 func (e *Engine) renew(ctx context.Context) error {
+	if e.usurped.Load() {
+		return errUsurped
+	}
 	w := ledger.Worker{ID: e.opts.Worker, Pool: e.opts.Pool, Started: e.started}
 	for _, g := range e.groups {
 		running, oldest := g.load()
@@ -101,6 +104,11 @@ func (e *Engine) renew(ctx context.Context) error {
 	mine := make(map[ledger.Key]int64, len(held))
 	for _, f := range held {
 		mine[f.Key] = f.Epoch
+	}
+	for _, g := range e.groups {
+		if g.usurped(mine) {
+			return e.giveWay()
+		}
 	}
 	for _, g := range e.groups {
 		g.keepOnly(mine)

@@ -104,6 +104,10 @@ func (g *group) dropTaken(v *view) {
 	defer g.mu.Unlock()
 	for _, l := range v.leases {
 		if p := g.parts[partID{l.Topic, l.Partition}]; p != nil && p.fence.Key == l.Key && p.fence.Epoch < l.Epoch && !p.handing {
+			if l.Owner == g.eng.opts.Worker && !g.inKafka() {
+				_ = g.eng.giveWay() // Run tells
+				return
+			}
 			g.dropLocked(p)
 		}
 	}

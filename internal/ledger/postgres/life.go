@@ -29,7 +29,7 @@ const qSystem = "SELECT system_identifier::text FROM pg_control_system()"
 
 // errBack says that something which was acknowledged isn't there any more.
 func errBack(format string, args ...any) error {
-	return own(fault.Fatalf(format+": the database went back, by a fail-over that lost commits or a restored backup; stop all workers, and run swarmlog recover", args...))
+	return own(fault.Fatalf(format+": the database went back, by a fail-over that lost commits or a restored backup; stop all workers, and run swarmlog recover --swarm FILE", args...))
 }
 
 // memory is what this process remembers of the ledger; safe for concurrent use.
@@ -166,7 +166,7 @@ func (db *DB) recognize(ctx context.Context, c *pgx.Conn) error {
 	}
 	if was != nil {
 		db.log.Warn("the ledger lives on another server or timeline than before: PostgreSQL failed over, or a backup was restored; "+
-			"unless the one before lost nothing, stop all workers and run swarmlog recover",
+			"unless the one before lost nothing, stop all workers and run swarmlog recover --swarm FILE",
 			"system", system, "timeline", now, "system_before", *wasSystem, "timeline_before", *was)
 	}
 	_, err := c.Exec(ctx, db.sql[qNewLife], system, now)
