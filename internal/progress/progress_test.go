@@ -280,7 +280,7 @@ func TestSummaryNamesManyDeadLettersButNotAll(t *testing.T) {
 
 func TestSummaryWithoutWarningsHasAnEmptyList(t *testing.T) {
 	b, err := json.Marshal(progress.Summary{Documents: 2, Elapsed: 1500 * time.Millisecond})
-	want := `{"documents":2,"pages":0,"records":{"applied":0,"duplicate":0,"refused":0,"skipped":0,"ignored":0,"dead":0,"waiting":0},` +
+	want := `{"documents":2,"pages":0,"records":{"applied":0,"duplicate":0,"refused":0,"skipped":0,"ignored":0,"dead":0,"waiting":0,"misrouted":0},` +
 		`"inference":{"calls":0,"reused":0,"in_doubt":0},"warnings":[],"elapsed_seconds":1.5}`
 	if err != nil || string(b) != want {
 		t.Errorf("got %s, %v, want %s", b, err, want)
