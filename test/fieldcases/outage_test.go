@@ -161,8 +161,9 @@ func TestD7DatabaseGone(t *testing.T) {
 	way.set(false)
 	s.load(time.Second)
 	s.settle()
-	// Records of one load have the ids of another's, so two thirds are copies.
-	if c := s.counters("r"); c.Applied != 1000 || c.Duplicate != 2000 || c.Dead != 3 || c.Delivered() != 3003 {
+	// Records of one load have the ids of another's, so two thirds are copies. Malformed records of one key wait behind
+	// the first.
+	if c := s.counters("r"); c != (ledger.Counters{Applied: 1000, Duplicate: 2000, Dead: 1, Waiting: 2}) {
 		t.Errorf("counters: %+v", c)
 	}
 	if rows := s.rows(); len(rows) != 1000 {
