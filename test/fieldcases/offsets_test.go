@@ -324,9 +324,11 @@ func (l *frozenLedger) Acquire(ctx context.Context, k ledger.Key, topic, owner s
 		l.mu.Lock()
 		l.held = append(l.held, lease.Fence)
 		l.mu.Unlock()
-		l.f.mu.Lock()
-		l.f.owner[k] = l.worker
-		l.f.mu.Unlock()
+		if k.Group == "r" { // and not the planner's
+			l.f.mu.Lock()
+			l.f.owner[k] = l.worker
+			l.f.mu.Unlock()
+		}
 	}
 	return lease, err
 }
