@@ -56,6 +56,11 @@ func onBoth(t *testing.T, test func(p *pair)) {
 		t.Cleanup(func() { check(t, db.Close()) })
 		test(newPair(t, false, []string{server.Addr()}, db))
 	})
+	onKafka(t, test)
+}
+
+// onKafka runs a test on real Kafka and PostgreSQL.
+func onKafka(t *testing.T, test func(p *pair)) {
 	t.Run("kafka", func(t *testing.T) {
 		t.Parallel()
 		seeds, dsn := given.Kafka(t), given.Postgres(t)

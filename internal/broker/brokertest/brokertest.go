@@ -65,7 +65,7 @@ func Exercise(t *testing.T, c Cluster) {
 		{"UnknownTopic", unknownTopic},
 		{"Report", report},
 		{"Ends", ends},
-	}, groupTests...))
+	}, groupTestsOf(c)...))
 }
 
 func exercise(t *testing.T, c Cluster, tests []test) {
