@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -113,19 +114,31 @@ func (p *proof) producer(ctx context.Context, n int) error {
 			if err != nil {
 				return err
 			}
-			if err := p.insist(ctx, b.Publisher(), all); err != nil {
-				return err
+			for part := range slices.Chunk(all, p.burst()) {
+				if err := p.insist(ctx, b.Publisher(), part); err != nil {
+					return err
+				}
+				if r == round && p.Pair != nil { // spread evenly: what stands still for a moment then shows
+					done := float64(round-1) + float64(part[len(part)-1].aggregate)/float64(p.Aggregates)
+					if !wait(ctx, nil, time.Until(started.Add(time.Duration(float64(p.Duration)*done/float64(rounds))))) {
+						return ctx.Err()
+					}
+				}
 			}
 		}
-		if due := time.Duration(float64(p.Duration) * float64(round) / float64(rounds)); due > time.Since(started) {
-			select {
-			case <-time.After(due - time.Since(started)):
-			case <-ctx.Done():
-				return ctx.Err()
-			}
+		if !wait(ctx, nil, time.Until(started.Add(time.Duration(float64(p.Duration)*float64(round)/float64(rounds))))) {
+			return ctx.Err()
 		}
 	}
 	return nil
+}
+
+// burst is how many events a producer publishes at a time.
+func (p *proof) burst() int {
+	if p.Pair != nil {
+		return 10
+	}
+	return p.Aggregates
 }
 
 // round makes the next event of each aggregate of a producer.
