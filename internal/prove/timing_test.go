@@ -26,7 +26,8 @@ func TestTimingOfAKill(t *testing.T) {
 	t.Parallel()
 	mine, other := ledger.Key{Group: "first", Partition: 1}, ledger.Key{Group: "first", Partition: 2}
 	kill := killed{at: time.Unix(50, 0), owned: []ledger.Key{mine}}
-	got := judgeTimes(map[ledger.Key][]float64{mine: evenly(49.95, 54.9), other: evenly(51, 51.5)}, []killed{kill}, 6*time.Second)
+	starved := ledger.Key{Group: "second", Partition: 1} // reads what the killed worker's partition emits
+	got := judgeTimes(map[ledger.Key][]float64{mine: evenly(49.95, 54.9), other: evenly(51, 51.5), starved: evenly(50.5, 55)}, []killed{kill}, 6*time.Second)
 	for name, f := range map[string][2]float64{"takeover": {got.Takeover, 4900}, "longest": {got.Longest, 4900},
 		"gap of others": {got.Untouched, 500}, "gap before": {got.Control, 100}} {
 		if math.Abs(f[0]-f[1]) > 101 { // effects come every 100 ms
