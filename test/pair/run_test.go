@@ -99,7 +99,8 @@ func TestSecondSignalEndsAtOnce(t *testing.T) {
 	s.eventually(time.Minute, "the worker is at work", func() bool { return len(s.pages()) == 2 })
 	link.cut() // so that draining takes long
 	signal := func() {
-		if err := syscall.Kill(w.Pid(), syscall.SIGTERM); err != nil {
+		// Where nothing was left to give back it may have ended by itself after the first.
+		if err := syscall.Kill(w.Pid(), syscall.SIGTERM); err != nil && !errors.Is(err, syscall.ESRCH) {
 			t.Fatal(err)
 		}
 	}
