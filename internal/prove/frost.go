@@ -143,8 +143,23 @@ type frozenLedger struct {
 	frost  *frost
 	worker string
 
-	mu   sync.Mutex
-	held []ledger.Fence
+	mu     sync.Mutex
+	held   []ledger.Fence
+	leases []ledger.Lease
+}
+
+// Leases shows a frozen worker what it saw before: it doesn't notice that others have its partitions.
+func (l *frozenLedger) Leases(ctx context.Context, group string) ([]ledger.Lease, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.isFrozen() && l.leases != nil {
+		return l.leases, nil
+	}
+	leases, err := l.Ledger.Leases(ctx, group)
+	if err == nil && group == "" {
+		l.leases = leases
+	}
+	return leases, err
 }
 
 func (l *frozenLedger) isFrozen() bool {
